@@ -1,0 +1,1 @@
+"""Agent-level admission control for batches of LLM agents."""

@@ -1,0 +1,179 @@
+"""How much KV cache the agents need, and how much of what was theirs they found again.
+
+An engine's own gauges cannot say either: idle agents' blocks read as free, and its hit rate mixes
+first prompts (which no control can avoid) with revisits. The ledger adds both up from the usage of
+each finished call.
+
+It decides nothing; `admission` asks it for the demand of a set of agents, `regulator` for the hit
+rate that a policy may act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from concur_agents.errors import check_range
+from concur_agents.lifecycle import Agent, Context, Usage
+
+_SIGNAL_FRACTION = 0.02
+"""A hit rate is formed once the revisited tokens reach this part of the capacity: on a full cache that
+is one or two contexts, below it one unlucky call would speak for everyone."""
+_SIGNAL_TOKENS_UNKNOWN_CAPACITY = 1024
+
+
+@dataclass(slots=True)
+class Load:
+    """KV blocks of a set of agents, and how many of their contexts start with the shared prefix."""
+
+    blocks: int = 0
+    shared_contexts: int = 0
+    agents: int = 0
+
+    def add(self, agent: Agent, sign: int = 1) -> None:
+        """Count `agent` in (or out, with `sign=-1`)."""
+        self.blocks += sign * agent.blocks
+        self.shared_contexts += sign * agent.shared_contexts
+        self.agents += sign
+
+
+@dataclass(frozen=True, slots=True)
+class Revisits:
+    """Tokens that were in an agent's own context before, and how many of them were still cached.
+
+    Both count whole blocks: a context of n tokens can at best be found up to its last full block, so
+    a context that stayed resident reads exactly 1.0 (vLLM: hits land on block boundaries).
+    """
+
+    hit_tokens: int = 0
+    tokens: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Hit rate in [0, 1], None when nothing was revisited."""
+        return self.hit_tokens / self.tokens if self.tokens else None
+
+    def plus(self, other: Revisits) -> Revisits:
+        """The two together."""
+        return Revisits(self.hit_tokens + other.hit_tokens, self.tokens + other.tokens)
+
+
+class Ledger:
+    """Context lengths, demand, shared prefix and revisit hits of every open agent.
+
+    Args:
+        block_size: KV block in tokens, >= 1 (vLLM: 16 on GPUs, 128 on CPUs).
+        capacity_tokens: KV cache of all engines in tokens, >= 1; None while unknown.
+    """
+
+    def __init__(self, *, block_size: int = 16, capacity_tokens: int | None = None) -> None:
+        check_range("block_size", block_size, 1)
+        if capacity_tokens is not None:
+            check_range("capacity_tokens", capacity_tokens, 1)
+        self.block_size = block_size
+        self.capacity_tokens = capacity_tokens
+        self.shared_prefix_tokens = 0
+        self.total = Revisits()
+        """All revisits so far, for reports."""
+        self._pending = Revisits()
+        self._fresh_tokens = 0
+        self._cached_known = False
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that `tokens` tokens occupy, rounded up."""
+        return -(-tokens // self.block_size)
+
+    def demand(self, load: Load, *, less: Load | None = None, plus: Agent | None = None) -> int:
+        """KV tokens that `load`, without `less` and with `plus`, needs resident.
+
+        The shared prefix counts once.
+        """
+        blocks, shared = load.blocks, load.shared_contexts
+        if less is not None:
+            blocks, shared = blocks - less.blocks, shared - less.shared_contexts
+        if plus is not None:
+            blocks, shared = blocks + plus.blocks, shared + plus.shared_contexts
+        prefix = self.shared_prefix_tokens // self.block_size * max(0, shared - 1)
+        return max(0, blocks - prefix) * self.block_size
+
+    def set_block_size(self, block_size: int, agents: Iterable[Agent]) -> None:
+        """Count `agents` anew in blocks of another size."""
+        check_range("block_size", block_size, 1)
+        self.block_size = block_size
+        for agent in agents:
+            agent.blocks = sum(self.blocks(context.tokens) for context in agent.contexts.values())
+
+    def open(self, agent: Agent, context: Context, tokens: int = 0) -> None:
+        """Start a context, of a known length when a trajectory is resumed from a checkpoint."""
+        context.tokens = tokens
+        agent.contexts[context.context_id] = context
+        agent.blocks += self.blocks(tokens)
+
+    def close(self, agent: Agent, context: Context) -> None:
+        """Forget a context."""
+        del agent.contexts[context.context_id]
+        agent.blocks -= self.blocks(context.tokens)
+        agent.shared_contexts -= context.shared
+
+    def record(self, agent: Agent, context: Context, usage: Usage) -> None:
+        """Take in one finished call of `context`."""
+        self._record_hits(context, usage)
+        self._mark_shared(agent, context, usage)
+        agent.blocks += self.blocks(usage.context_tokens) - self.blocks(context.tokens)
+        context.tokens = usage.context_tokens
+        context.calls += 1
+        context.warm = True
+
+    def cooled(self, agent: Agent) -> None:
+        """`agent` was paused: its blocks may go, and finding them gone is no sign of congestion."""
+        for context in agent.contexts.values():
+            context.warm = False
+
+    def _record_hits(self, context: Context, usage: Usage) -> None:
+        # A prompt shorter than the context before was compacted or edited: its misses are compulsory too.
+        kept = context.tokens if context.calls and usage.prompt_tokens >= context.tokens else 0
+        # The last token's KV is never cached before the next call (vLLM kv_cache_manager: num_tokens - 1).
+        tokens = max(0, kept - 1) // self.block_size * self.block_size
+        self._fresh_tokens += usage.prompt_tokens - (tokens if context.warm else 0)
+        if usage.cached_tokens is None or not tokens:
+            return
+        self._cached_known = True
+        seen = Revisits(min(usage.cached_tokens, tokens), tokens)
+        self.total = self.total.plus(seen)
+        if context.warm:
+            self._pending = self._pending.plus(seen)
+
+    def _mark_shared(self, agent: Agent, context: Context, usage: Usage) -> None:
+        if context.calls == 0 and context.parent is None and usage.cached_tokens:
+            known = self.shared_prefix_tokens
+            # The smallest one seen: overstating what is shared would understate the demand.
+            self.shared_prefix_tokens = min(known, usage.cached_tokens) if known else usage.cached_tokens
+        shared = 0 < self.shared_prefix_tokens <= usage.prompt_tokens
+        agent.shared_contexts += shared - context.shared
+        context.shared = shared
+
+    def take_hit_rate(self, hit_tokens: float | None, query_tokens: float | None) -> float | None:
+        """H_t on revisits since the last answer that was not None; None while there are too few.
+
+        Uses the calls' own cached tokens when the engine reports them, else the engine's counters'
+        deltas `hit_tokens` and `query_tokens` since the previous tick less the fresh tokens.
+        """
+        enough = _SIGNAL_TOKENS_UNKNOWN_CAPACITY
+        if self.capacity_tokens is not None:
+            enough = max(self.block_size, int(_SIGNAL_FRACTION * self.capacity_tokens))
+        if not self._cached_known and query_tokens is not None and hit_tokens is not None:
+            revisited = int(query_tokens) - self._fresh_tokens
+            self._fresh_tokens = 0
+            if revisited > 0:
+                seen = Revisits(min(int(hit_tokens), revisited), revisited)
+                self._pending = self._pending.plus(seen)
+        if self._pending.tokens < enough:
+            return None
+        rate, self._pending = self._pending.rate, Revisits()
+        return rate
+
+    def flushed(self) -> None:
+        """The engine's cache was emptied (restart, weight sync): nothing that follows is congestion."""
+        self._pending = Revisits()
+        self._fresh_tokens = 0
+        self.shared_prefix_tokens = 0

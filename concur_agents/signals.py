@@ -1,0 +1,133 @@
+"""What an engine says (`Reading`), what a policy sees (`Signals`), and what it answers (`Window`).
+
+Utilisation and hit rate are fractions in [0, 1]; tokens are KV tokens; times are seconds on the
+caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from concur_agents.errors import InvalidValueError, check_range
+
+
+class Quality(Enum):
+    """How far a reading can be trusted."""
+
+    OK = "ok"
+    STALE = "stale"
+    """The endpoint answered before, but not lately; the values are the last ones known."""
+    ABSENT = "absent"
+    """The endpoint never answered, or answers without the engine's series."""
+    UNRELIABLE = "unreliable"
+    """It answers, but a value is known to mislead (old engine version, impossible number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """One engine (data-parallel rank) at one scrape. None means the engine does not say.
+
+    `usage` is the gauge in [0, 1] and counts running requests only: idle agents' cached blocks read as
+    free. `hit_tokens`, `query_tokens` and `preemptions` are cumulative since the engine's start.
+    """
+
+    engine: str = "0"
+    usage: float | None = None
+    hit_tokens: float | None = None
+    query_tokens: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: float | None = None
+    capacity_tokens: int | None = None
+    block_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at the engines behind an endpoint, aggregated.
+
+    `usage` is the largest of the engines' gauges (0 for an engine with nothing running or waiting);
+    `capacity_tokens` their sum. `hit_tokens_delta` and `query_tokens_delta` are the sums since the
+    previous reading, None on the first one and after a reset. `epoch` counts the engine restarts seen.
+    `reason` is for people and says why the quality is not OK.
+    """
+
+    at: float
+    quality: Quality
+    epoch: int = 0
+    usage: float | None = None
+    hit_tokens_delta: float | None = None
+    query_tokens_delta: float | None = None
+    preemptions_delta: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    capacity_tokens: int | None = None
+    block_size: int | None = None
+    engines: tuple[EngineReading, ...] = ()
+    reason: str = ""
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hit rate of all prompts since the previous reading; None when nothing was looked up."""
+        if self.hit_tokens_delta is None or not self.query_tokens_delta:
+            return None
+        return min(1.0, self.hit_tokens_delta / self.query_tokens_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """W(t): how much may be active at once. None means no limit of that kind.
+
+    `agents` >= 1 limits the active set, `tokens` >= 1 its demand in KV tokens (one agent may always
+    run). `grace_seconds` >= 0 is how long an agent may sit at a boundary before its place may be
+    reclaimed for somebody who waits; None: never. With 0 a place lasts one call, which makes `agents`
+    a request limit.
+    """
+
+    agents: int | None = None
+    tokens: int | None = None
+    grace_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for field, value in (("window.agents", self.agents), ("window.tokens", self.tokens)):
+            if value is not None:
+                check_range(field, value, 1)
+                if int(value) != value:
+                    msg = f"{field}={value!r} must be a whole number"
+                    raise InvalidValueError(msg)
+        if self.grace_seconds is not None:
+            check_range("window.grace_seconds", self.grace_seconds, 0)
+
+    @property
+    def is_request_limit(self) -> bool:
+        """True when a place lasts one call only."""
+        return self.grace_seconds == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Everything a policy may look at, sampled at one tick.
+
+    `usage` is U_t = max(engine gauge, demand / capacity) and `hit_rate` is H_t on revisits only (tokens
+    that were in the agent's own context before); None when unknown, which is neither healthy nor
+    congested. `engine_usage` and `engine_hit_rate` are the engine's own numbers for the literal laws.
+    `window` is the one in force and `active` the agents holding a place. `waiting` counts agents
+    (queued or paused) that ask for a place now.
+    """
+
+    at: float
+    window: Window
+    quality: Quality = Quality.OK
+    usage: float | None = None
+    hit_rate: float | None = None
+    engine_usage: float | None = None
+    engine_hit_rate: float | None = None
+    demand_tokens: int = 0
+    capacity_tokens: int | None = None
+    active: int = 0
+    waiting: int = 0
+    paused: int = 0
+    preemptions_delta: float | None = None
+    frozen: bool = False
+    """Telemetry has been silent for longer than the stated time: shrink if you must, never grow."""

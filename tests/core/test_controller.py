@@ -1,0 +1,428 @@
+"""The asyncio shell: scopes, cancellation at every await, telemetry that fails, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from concur_agents.controller import Controller
+from concur_agents.errors import (
+    AgentFinishedError,
+    ControllerClosedError,
+    DuplicateAgentError,
+    InvalidValueError,
+    UnknownAgentError,
+)
+from concur_agents.events import Event, Finished, PolicyFailed, Tick
+from concur_agents.lifecycle import Outcome, Usage
+from concur_agents.policies import Static
+from concur_agents.signals import Quality, Reading, Window
+from tests.virtual import clock, run
+
+
+class Scripted:
+    """A telemetry that answers what it is told to."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
+        self.closed = 0
+
+    async def read(self, now: float) -> Reading:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer == "hang":
+            await asyncio.Event().wait()
+        return answer(now) if callable(answer) else answer
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def ok(now: float, **values) -> Reading:
+    return Reading(now, Quality.OK, **values)
+
+
+def controller(agents: int = 1, telemetry=None, **options) -> Controller:
+    return Controller(telemetry, policy=Static(agents), clock=clock, **options)
+
+
+async def agent(concur: Controller, name: str, log: list[str], steps: int = 2) -> None:
+    async with concur.agent(name) as me:
+        for _ in range(steps):
+            async with me.step() as step:
+                log.append(f"{name}+")
+                await asyncio.sleep(1)
+                step.record({"prompt_tokens": 10, "completion_tokens": 1})
+                log.append(f"{name}-")
+            await asyncio.sleep(0.5)
+
+
+def test_agents_take_turns_and_keep_their_place_across_boundaries() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        async with controller(1) as concur:
+            await asyncio.gather(*(agent(concur, name, log) for name in "ab"))
+            snapshot = concur.snapshot()
+        assert log == ["a+", "a-", "a+", "a-", "b+", "b-", "b+", "b-"]
+        assert (snapshot.completed, snapshot.active, snapshot.waiting) == (2, 0, 0)
+
+    run(main())
+
+
+def _count_awaits() -> int:
+    """How many times a two-agent run suspends the second agent's task."""
+    seen = 0
+
+    class Counting:
+        def __init__(self, coroutine):
+            self.coroutine = coroutine
+
+        def __await__(self):
+            nonlocal seen
+            inner = self.coroutine.__await__()
+            while True:
+                try:
+                    future = next(inner)
+                except StopIteration:
+                    return
+                seen += 1
+                yield future
+
+    async def main() -> None:
+        async with controller(1) as concur:
+            first = asyncio.create_task(agent(concur, "a", []))
+
+            async def second() -> None:
+                await Counting(agent(concur, "b", []))
+
+            await asyncio.gather(first, asyncio.create_task(second()))
+
+    run(main())
+    return seen
+
+
+@pytest.mark.parametrize("at", range(_count_awaits()))
+def test_cancellation_at_any_await_gives_the_place_back(at: int) -> None:
+    """Whatever `b` waits for when it is cancelled (admission, generation, tool), `c` then runs to its end."""
+
+    async def main() -> None:
+        log: list[str] = []
+        async with controller(1) as concur:
+            first = asyncio.create_task(agent(concur, "a", log))
+            suspensions = 0
+
+            class CancelAt:
+                def __init__(self, coroutine):
+                    self.coroutine = coroutine
+
+                def __await__(self):
+                    nonlocal suspensions
+                    inner = self.coroutine.__await__()
+                    value, send = None, inner.send
+                    while True:
+                        try:
+                            future = send(value)
+                        except StopIteration:
+                            return
+                        if suspensions == at:
+                            asyncio.get_running_loop().call_soon(victim.cancel)
+                        suspensions += 1
+                        try:
+                            yield future
+                            send, value = inner.send, None
+                        except BaseException as error:
+                            send, value = inner.throw, error
+
+            async def doomed() -> None:
+                await CancelAt(agent(concur, "b", log))
+
+            victim = asyncio.create_task(doomed())
+            await asyncio.gather(first, victim, return_exceptions=True)
+            assert victim.cancelled()
+            await agent(concur, "c", log)
+            snapshot = concur.snapshot()
+            assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
+            assert snapshot.admitted == snapshot.completed + snapshot.cancelled
+            assert not concur.gate._waiters
+        assert log[-4:] == ["c+", "c-", "c+", "c-"]
+
+    run(main())
+
+
+def test_a_grant_that_meets_a_cancellation_is_handed_on() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            for name in "abc":
+                concur.open(name)
+            held = await concur.acquire("a")
+            b = asyncio.create_task(concur.acquire("b"))
+            c = asyncio.create_task(concur.acquire("c"))
+            await asyncio.sleep(0)
+            concur.finish("a")  # b is granted now ...
+            b.cancel()  # ... and is cancelled before it can run
+            with pytest.raises(asyncio.CancelledError):
+                await b
+            concur.finish("b", Outcome.CANCELLED)
+            await asyncio.wait_for(c, 1)
+            concur.release(held)
+            assert concur.snapshot().active == 1
+
+    run(main())
+
+
+def test_an_exception_in_a_step_reaches_the_caller_and_frees_the_place() -> None:
+    async def main() -> None:
+        outcomes: list[Outcome] = []
+        async with controller(1) as concur:
+            concur.subscribe(lambda e: outcomes.append(e.outcome) if isinstance(e, Finished) else None)
+            with pytest.raises(ZeroDivisionError):
+                async with concur.agent("a") as me, me.step():
+                    1 / 0  # noqa: B018
+            await agent(concur, "b", [])
+        assert outcomes == [Outcome.FAILED, Outcome.COMPLETED]
+
+    run(main())
+
+
+def test_finish_wakes_a_waiting_call_with_an_error() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            for name in "ab":
+                concur.open(name)
+            await concur.acquire("a")
+            waiting = asyncio.create_task(concur.acquire("b"))
+            await asyncio.sleep(0)
+            concur.finish("b")
+            with pytest.raises(AgentFinishedError, match="'b' was finished while it waited"):
+                await waiting
+            with pytest.raises(AgentFinishedError):
+                await concur.acquire("b")
+
+    run(main())
+
+
+def test_stopping_wakes_everyone_who_waits_and_it_can_start_again() -> None:
+    async def main() -> None:
+        telemetry = Scripted(ok)
+        concur = controller(1, telemetry)
+        async with concur:
+            for name in "ab":
+                concur.open(name)
+            held = await concur.acquire("a")
+            waiting = asyncio.create_task(concur.acquire("b"))
+            await asyncio.sleep(0)
+        with pytest.raises(ControllerClosedError):
+            await waiting
+        with pytest.raises(ControllerClosedError):
+            await concur.acquire("b")
+        assert telemetry.closed == 1
+        concur.release(held)
+        concur.finish("a")
+        concur.finish("b")
+        async with concur:
+            await agent(concur, "c", [])
+            with pytest.raises(InvalidValueError, match="running already"):
+                await concur.__aenter__()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_primitives_are_idempotent() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            await concur.admit("a")
+            await concur.admit("a")
+            concur.boundary("a", Usage(10))
+            concur.boundary("a")
+            assert concur.snapshot().active == 1
+            other = asyncio.create_task(concur.admit("b"))
+            await asyncio.sleep(1)
+            assert not other.done()
+            concur.pause("a")
+            concur.pause("a")
+            await other
+            waiting = asyncio.create_task(concur.admit("a"))
+            concur.finish("b")
+            concur.finish("b")
+            await asyncio.sleep(100)
+            assert not waiting.done()  # only a manual resume ends a manual pause
+            concur.resume("a")
+            concur.resume("a")
+            await waiting
+            concur.finish("a")
+            with pytest.raises(AgentFinishedError):
+                await concur.admit("a")
+            for verb in (concur.pause, concur.resume, concur.finish):
+                with pytest.raises(UnknownAgentError, match="'never'"):
+                    verb("never")
+
+    run(main())
+
+
+def test_two_trajectories_under_one_id_at_once_are_refused_and_the_first_goes_on() -> None:
+    async def main() -> None:
+        async with controller(2) as concur, concur.agent("a") as me:
+            with pytest.raises(DuplicateAgentError, match="'a' is running already"):
+                async with concur.agent("a"):
+                    pass
+            async with me.step():
+                assert concur.snapshot().generating == 1
+
+    run(main())
+
+
+def test_bad_usage_is_an_error_that_names_the_field_and_the_step_ends_well() -> None:
+    async def main() -> None:
+        async with controller(1) as concur, concur.agent("a") as me:
+            async with me.step() as step:
+                with pytest.raises(InvalidValueError, match="prompt_tokens=-5"):
+                    step.record({"prompt_tokens": -5})
+                with pytest.raises(InvalidValueError, match="no prompt_tokens"):
+                    step.record({"tokens": 5})
+                step.record({"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}})
+            assert concur.snapshot().demand_tokens == 16
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"interval_seconds": 0}, "interval_seconds"),
+        ({"capacity_tokens": 0}, "capacity_tokens"),
+        ({"block_size": -1}, "block_size"),
+        ({"max_wait_seconds": float("nan")}, "max_wait_seconds"),
+        ({"stale_after_seconds": -1}, "stale_after_seconds"),
+        ({"telemetry": "http://localhost:8000"}, "telemetry"),
+    ],
+)
+def test_bad_options_name_the_field(options: dict, field: str) -> None:
+    with pytest.raises(InvalidValueError, match=field):
+        Controller(options.pop("telemetry", None), policy=Static(1), **options)
+
+
+class GrowIfAllowed:
+    """Grows by one a tick unless growth is frozen; remembers what it saw."""
+
+    name = "grow"
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def initial(self) -> Window:
+        return Window(agents=1)
+
+    def update(self, signals) -> Window:
+        self.seen.append(signals)
+        return signals.window if signals.frozen else Window(agents=signals.window.agents + 1)
+
+
+@pytest.mark.parametrize("failure", [ConnectionError("refused"), "hang"])
+def test_telemetry_that_dies_is_one_warning_and_agents_go_on(failure, caplog) -> None:
+    async def main() -> None:
+        policy = GrowIfAllowed()
+        telemetry = Scripted(ok, failure)
+        async with Controller(telemetry, policy=policy, clock=clock, read_timeout_seconds=2) as concur:
+            await asyncio.sleep(60)
+            grown = concur.snapshot().window.agents
+            await asyncio.sleep(600)
+            assert concur.snapshot().window.agents == grown  # frozen
+            await agent(concur, "a", [])
+            assert concur.snapshot().quality is Quality.STALE
+            telemetry.answers = [ok]
+            await asyncio.sleep(10)
+            assert concur.snapshot().window.agents > grown  # and it recovers
+
+    with caplog.at_level(logging.INFO, logger="concur_agents"):
+        run(main())
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "telemetry is stale" in warnings[0].getMessage()
+    assert sum("telemetry is back" in r.getMessage() for r in caplog.records) == 1
+
+
+class Broken:
+    name = "broken"
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+
+    def initial(self) -> Window:
+        return Window(agents=3)
+
+    def update(self, signals) -> Window:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Window(agents=self.answer) if isinstance(self.answer, float) else self.answer
+
+
+@pytest.mark.parametrize("answer", [float("nan"), 2.5, 0.0, None, 7, RuntimeError("boom")])
+def test_a_policy_that_fails_leaves_the_window_and_is_reported_once(answer, caplog) -> None:
+    async def main() -> list[Event]:
+        events: list[Event] = []
+        async with Controller(None, policy=Broken(answer), clock=clock) as concur:
+            concur.subscribe(events.append)
+            work = asyncio.create_task(agent(concur, "a", [], steps=5))
+            await asyncio.sleep(10)
+            await work
+            assert concur.snapshot().window == Window(agents=3)
+        return events
+
+    events = run(main())
+    assert sum(isinstance(event, PolicyFailed) for event in events) == 1
+    assert sum(isinstance(event, Tick) for event in events) >= 9
+    errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "policy broken failed" in errors[0]
+
+
+def test_a_subscriber_that_raises_is_dropped_and_one_may_call_back(caplog) -> None:
+    async def main() -> None:
+        seen: list[Event] = []
+        async with controller(1) as concur:
+
+            def bad(event: Event) -> None:
+                raise ValueError("no")
+
+            concur.subscribe(bad)
+            unsubscribe = concur.subscribe(lambda e: (seen.append(e), concur.snapshot()))
+            await agent(concur, "a", [])
+            count = len(seen)
+            unsubscribe()
+            await agent(concur, "b", [])
+            assert count > 0
+            assert len(seen) == count
+
+    run(main())
+    assert sum("subscriber" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_an_unstarted_controller_says_so_once(caplog) -> None:
+    async def main() -> None:
+        concur = controller(1, Scripted(ok))
+        await agent(concur, "a", [])
+
+    run(main())
+    assert sum("not started" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_an_abandoned_generator_gives_the_place_back() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+
+            async def stream():
+                async with concur.agent("a") as me, me.step():
+                    for n in range(3):
+                        yield n
+
+            reading = stream()
+            assert await anext(reading) == 0
+            assert concur.snapshot().active == 1
+            await reading.aclose()
+            assert concur.snapshot().active == 0
+
+    run(main())
