@@ -45,7 +45,7 @@ class AIMD:
         w_initial: First window, >= w_min.
         w_max: Largest window, >= w_initial; None for no limit.
         cut_when: Whether high U "or" low H is enough to cut, or it takes high U "and" low H. With "and",
-            growth looks at U alone, as in the published law.
+            growth looks at U alone and U = tau_high is not yet high, as in the published law.
         app_limited: Grow only when the window is full and somebody waits.
         one_cut_per_drain: No cut before the previous one has drained.
         unknown_hit: Whether an unknown H counts as "hold" or as "healthy".
@@ -83,6 +83,10 @@ class AIMD:
         check_range("w_initial", w_initial, w_min)
         if w_max is not None:
             check_range("w_max", w_max, w_initial)
+        for field, count in (("alpha", alpha), ("w_min", w_min), ("w_initial", w_initial), ("w_max", w_max)):
+            if count is not None and int(count) != count:
+                msg = f"{field}={count!r} must be a whole number of agents"
+                raise InvalidValueError(msg)
         for field, value, known in (
             ("cut_when", cut_when, ("or", "and")),
             ("unknown_hit", unknown_hit, ("hold", "healthy")),
@@ -155,9 +159,10 @@ class AIMD:
         return Window(agents=self._window)
 
     def _congested(self, usage: float | None, hit: float | None) -> bool:
-        full = usage is not None and usage >= self.tau_high
         missing = hit is not None and hit < self.tau_hit
-        return (full and missing) if self.cut_when == "and" else (full or missing)
+        if self.cut_when == "and":
+            return usage is not None and usage > self.tau_high and missing
+        return (usage is not None and usage >= self.tau_high) or missing
 
     def _healthy(self, usage: float | None, hit: float | None) -> bool:
         room = usage is not None and usage < self.tau_low
