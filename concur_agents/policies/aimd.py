@@ -37,8 +37,8 @@ class AIMD:
     Args:
         alpha: Agents added when healthy, >= 1.
         beta: Factor of a cut, in (0, 1).
-        tau_low: U below which the window may grow, in [0, tau_high]. Between tau_low and tau_high it
-            holds: contexts only grow, so a set that fits now needs room to go on.
+        tau_low: U below which the window may grow, in [0, tau_high]. Between the two it holds. The default
+            leaves room for one increase near the floor: five agents at U = 0.6 become seven at 0.84.
         tau_high: U from which the cache is congested, in (0, 1].
         tau_hit: H below which it thrashes, in [0, 1].
         w_min: Smallest window, >= 1.
@@ -61,7 +61,7 @@ class AIMD:
         *,
         alpha: int = 2,
         beta: float = 0.5,
-        tau_low: float = 0.70,
+        tau_low: float = 0.60,
         tau_high: float = 0.85,
         tau_hit: float = 0.70,
         w_min: int = 4,

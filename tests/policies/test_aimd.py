@@ -42,11 +42,11 @@ class TestTheLaw:
         # U, H, W afterwards. 16 agents drain at once here: active is what fits the window in force.
         trace = [
             (0.30, 0.90, 18),  # room and hits: + alpha
-            (0.69, 0.70, 20),  # just below tau_low, H at its threshold is healthy
-            (0.70, 0.90, 20),  # tau_low itself holds
+            (0.59, 0.70, 20),  # just below tau_low, H at its threshold is healthy
+            (0.60, 0.90, 20),  # tau_low itself holds
             (0.84, 0.95, 20),  # between tau_low and tau_high: hold
             (0.85, 0.95, 10),  # tau_high itself is congested
-            (0.60, 0.69, 5),  # low H alone cuts
+            (0.50, 0.69, 5),  # low H alone cuts
             (0.60, None, 5),  # unknown H is neither
             (0.99, 0.10, 4),  # floor(2.5) = 2 is below w_min
             (0.99, 0.10, 4),
