@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_PATIENCE = 5.0  # real seconds
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -19,6 +20,8 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None):
         ready = super().select(0)
+        if not ready and timeout is None:
+            ready = super().select(_PATIENCE)  # a thread may still have something to say
         if not ready and timeout is None:
             msg = "every task waits for something that no timer will bring: a deadlock"
             raise RuntimeError(msg)

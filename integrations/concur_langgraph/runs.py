@@ -1,0 +1,202 @@
+"""Which trajectory, and which of its contexts, a LangChain run belongs to.
+
+Plain bookkeeping of run ids, without LangChain and without waiting. A trajectory is the tree of runs under
+one root run (or under the run whose metadata names another `concur_agent_id`). A context is one branch of
+it: the conversation of the graph itself, of a subgraph or sub-agent, or of one of several workers that
+call the model at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from concur_agents.controller import Controller
+from concur_agents.errors import DuplicateAgentError, UnknownAgentError
+from concur_agents.events import Ticket
+from concur_agents.lifecycle import Outcome, Usage
+
+AGENT_ID = "concur_agent_id"
+"""Key of `config["metadata"]` that names the trajectory; default: the root run's id."""
+
+
+@dataclass(eq=False, slots=True)
+class Trajectory:
+    """One agent of the controller, as long as any of its root runs lives."""
+
+    agent_id: str
+    roots: set[UUID] = field(default_factory=set)
+    opened: bool = False
+    """Whether it is open at the controller."""
+    ours: bool = False
+    """Whether it was opened here, so that it has to be finished here."""
+    busy: dict[str, int] = field(default_factory=dict)
+    """Calls waiting or in flight by context id."""
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One node of the tree."""
+
+    run_id: UUID
+    parent: Run | None
+    trajectory: Trajectory
+    namespace: str
+    """LangGraph's checkpoint namespace: one `node:task` for each level of graph, joined by `|`."""
+    tool: bool = False
+    children: dict[UUID, Run] = field(default_factory=dict)
+    contexts: dict[str, str] = field(default_factory=dict)
+    """Contexts that end with this run: branch key to context id."""
+    ticket: Ticket | None = None
+    context_id: str | None = None
+
+    def lineage(self) -> Iterator[Run]:
+        """This run and its ancestors, innermost first."""
+        node: Run | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def below(self) -> Iterator[Run]:
+        """This run and all runs under it."""
+        yield self
+        for child in list(self.children.values()):
+            yield from child.below()
+
+
+class Runs:
+    """All live runs of one controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._runs: dict[UUID, Run] = {}
+        self._trajectories: dict[str, Trajectory] = {}
+
+    def __len__(self) -> int:
+        """Live runs."""
+        return len(self._runs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing at all is remembered."""
+        return not self._runs and not self._trajectories
+
+    def find(self, run_id: UUID | None) -> Run | None:
+        """A live run."""
+        return None if run_id is None else self._runs.get(run_id)
+
+    def start(
+        self,
+        run_id: UUID,
+        parent_id: UUID | None,
+        metadata: Mapping[str, Any] | None,
+        *,
+        tool: bool = False,
+    ) -> Run:
+        """A run begins. Idempotent."""
+        known = self._runs.get(run_id)
+        if known is not None:
+            return known
+        details = metadata or {}
+        parent, named = self.find(parent_id), details.get(AGENT_ID)
+        if parent is not None and (named is None or str(named) == parent.trajectory.agent_id):
+            trajectory = parent.trajectory
+        else:
+            agent_id = str(named if named is not None else run_id)
+            trajectory = self._trajectories.setdefault(agent_id, Trajectory(agent_id))
+            trajectory.roots.add(run_id)
+            parent = None
+        namespace = str(details.get("langgraph_checkpoint_ns") or details.get("checkpoint_ns") or "")
+        run = self._runs[run_id] = Run(run_id, parent, trajectory, namespace, tool)
+        if parent is not None:
+            parent.children[run_id] = run
+        return run
+
+    def enter(self, run: Run) -> str:
+        """A model call of `run` is about to ask for admission: the id to ask with."""
+        trajectory = run.trajectory
+        self._open(trajectory)
+        run.context_id = context = self._context(run)
+        trajectory.busy[context] = trajectory.busy.get(context, 0) + 1
+        return context
+
+    def leave(self, run: Run, usage: Usage | None = None) -> None:
+        """The call of `run` is over, or never started. Idempotent."""
+        ticket, run.ticket = run.ticket, None
+        if ticket is not None:
+            self._controller.release(ticket, usage)
+        context, run.context_id = run.context_id, None
+        if context is not None:
+            busy = run.trajectory.busy
+            busy[context] -= 1
+            if not busy[context]:
+                del busy[context]
+
+    def end(self, run_id: UUID, outcome: Outcome) -> None:
+        """A run is over, with everything under it: calls, contexts and, at a root, the trajectory."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        for member in list(run.below()):
+            self.leave(member)
+            for context in member.contexts.values():
+                self._finish(context, outcome)
+            del self._runs[member.run_id]
+        if run.parent is not None:
+            run.parent.children.pop(run_id, None)
+        trajectory = run.trajectory
+        trajectory.roots.discard(run_id)
+        if not trajectory.roots:
+            self._trajectories.pop(trajectory.agent_id, None)
+            if trajectory.ours:
+                self._finish(trajectory.agent_id, outcome)
+
+    def _open(self, trajectory: Trajectory) -> None:
+        """Open at the controller, unless a scope round the graph has done so already."""
+        if trajectory.opened:
+            return
+        try:
+            self._controller.open(trajectory.agent_id)
+            trajectory.ours = True
+        except DuplicateAgentError:
+            trajectory.ours = False
+        trajectory.opened = True
+
+    def _context(self, run: Run) -> str:
+        """The context whose conversation this call continues; opened when it is new.
+
+        The graph's own calls share the trajectory's context. Calls in a tool, or else in a subgraph, share
+        one that ends with it. A call made while its context has another one in flight is a branch of its
+        own, which ends with the node that makes it.
+        """
+        trajectory, lineage = run.trajectory, list(run.lineage())
+        inner = run.namespace.rpartition("|")[0]
+        context = trajectory.agent_id
+        owner = next((r for r in lineage if r.tool), None)
+        if owner is None and inner:
+            owner = next((r for r in reversed(lineage) if _within(r.namespace, inner)), run)
+        if owner is not None:
+            context = self._branch(owner, inner or "tool", parent=context)
+        if context in trajectory.busy:
+            context = self._branch(run.parent or run, f"call {run.run_id}", parent=context)
+        return context
+
+    def _branch(self, owner: Run, key: str, *, parent: str) -> str:
+        context = owner.contexts.get(key)
+        if context is None:
+            context = f"{owner.trajectory.agent_id}/{key}/{owner.run_id}"
+            self._controller.open(context, parent=parent)
+            owner.contexts[key] = context
+        return context
+
+    def _finish(self, agent_id: str, outcome: Outcome) -> None:
+        try:
+            self._controller.finish(agent_id, outcome)
+        except UnknownAgentError:
+            return  # ended with its trajectory, and long enough ago to be forgotten
+
+
+def _within(namespace: str, inner: str) -> bool:
+    return namespace == inner or namespace.startswith(inner + "|")
