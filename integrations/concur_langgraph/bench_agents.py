@@ -1,0 +1,121 @@
+"""The agents of the demo: a real LangGraph graph, `ChatOpenAI` over HTTP, a tool that takes its time.
+
+START -> gate -> llm -> search -> gate -> ... until the model answers without a tool call. The model's side
+is scripted by the request (see `concur_agents.simulator.script`), so every agent calls its tool as often
+as its trajectory has steps, and its conversation grows by what tool and model say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from openai import DefaultAsyncHttpxClient
+
+from concur_agents.bench.workloads import Step, Trajectory, Workload
+from concur_agents.controller import Controller
+from concur_agents.simulator.tokens import filler
+from concur_langgraph.gate_node import GateNode
+from concur_langgraph.handler import gated
+from concur_langgraph.runs import AGENT_ID
+
+_NO_LIMIT = 10_000
+"""Connections: admission limits the calls, not the pool."""
+
+
+@tool
+async def search(query: str, config: RunnableConfig) -> str:
+    """Search the repository."""
+    observations: Iterator[tuple[float, str]] = config["configurable"]["observations"]
+    seconds, text = next(observations)
+    await asyncio.sleep(seconds)
+    return text
+
+
+class LangGraphAgents:
+    """Runs trajectories of a workload as LangGraph agents, all on one compiled graph.
+
+    Args:
+        base_url: Root of an OpenAI-compatible server that understands scripts (`concur engine`).
+        model: Its model.
+        controller: Who admits.
+        workload: What the trajectories were drawn from.
+        speed: Engine seconds per wall-clock second; tools are as much faster.
+    """
+
+    def __init__(
+        self, base_url: str, model: str, controller: Controller, workload: Workload, speed: float = 1.0
+    ) -> None:
+        self._workload = workload
+        self._speed = speed
+        # One client for all: a pool for each agent would cost more than the calls.
+        self._http = DefaultAsyncHttpxClient(
+            timeout=None,  # a thrashing engine may take minutes to the first byte
+            limits=_limits(),
+        )
+        self._model = ChatOpenAI(
+            model=model,
+            base_url=f"{base_url}/v1",
+            api_key="unused",
+            http_async_client=self._http,
+            stream_usage=True,
+            max_retries=0,
+        )
+        self._graph = gated(self._build(controller), controller)
+
+    def _build(self, controller: Controller) -> Runnable[Any, Any]:
+        model = self._model.bind_tools([search])
+
+        async def llm(state: MessagesState, config: RunnableConfig) -> dict[str, list[Any]]:
+            done = sum(isinstance(message, AIMessage) for message in state["messages"])
+            steps: tuple[Step, ...] = config["configurable"]["steps"]
+            script = {"steps": len(steps), "tool": search.name, "generate": steps[done].generate}
+            return {"messages": [await model.ainvoke(state["messages"], extra_body={"concur": script})]}
+
+        builder = StateGraph(MessagesState)
+        builder.add_node(GateNode(controller))
+        builder.add_node("llm", llm)
+        builder.add_node("tools", ToolNode([search]))
+        builder.add_edge(START, "gate")
+        builder.add_edge("gate", "llm")
+        builder.add_conditional_edges("llm", tools_condition)
+        builder.add_edge("tools", "gate")
+        return builder.compile()
+
+    async def run(self, trajectory: Trajectory) -> None:
+        """Run one agent to its end."""
+        steps = trajectory.steps
+        # What the tool says after step k is what step k + 1 appends.
+        observations = (
+            (before.tool_seconds / self._speed, filler(after.new_tokens, number))
+            for number, (before, after) in enumerate(zip(steps, steps[1:], strict=False))
+        )
+        task = f"{trajectory.agent_id}: " + filler(max(1, steps[0].new_tokens - 5), trajectory.index)
+        messages = [SystemMessage(filler(max(1, self._workload.shared_tokens))), HumanMessage(task)]
+        await self._graph.ainvoke(
+            {"messages": messages},
+            {
+                "metadata": {AGENT_ID: trajectory.agent_id},
+                "configurable": {"steps": steps, "observations": observations},
+                "recursion_limit": 3 * len(steps) + 10,
+            },
+        )
+
+    async def close(self) -> None:
+        """Give back sockets."""
+        await self._http.aclose()
+
+
+def _limits() -> Any:  # noqa: ANN401
+    """Pool limits of whichever httpx the installed openai package speaks."""
+    import importlib
+
+    module = importlib.import_module(DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
+    return module.Limits(max_connections=_NO_LIMIT, max_keepalive_connections=_NO_LIMIT)
