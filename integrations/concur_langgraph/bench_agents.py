@@ -8,6 +8,7 @@ as its trajectory has steps, and its conversation grows by what tool and model s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai import DefaultAsyncHttpxClient
+from pydantic import SecretStr
 
 from concur_agents.bench.workloads import Step, Trajectory, Workload
 from concur_agents.controller import Controller
@@ -25,9 +27,6 @@ from concur_agents.simulator.tokens import filler
 from concur_langgraph.gate_node import GateNode
 from concur_langgraph.handler import gated
 from concur_langgraph.runs import AGENT_ID
-
-_NO_LIMIT = 10_000
-"""Connections: admission limits the calls, not the pool."""
 
 
 @tool
@@ -56,14 +55,12 @@ class LangGraphAgents:
         self._workload = workload
         self._speed = speed
         # One client for all: a pool for each agent would cost more than the calls.
-        self._http = DefaultAsyncHttpxClient(
-            timeout=None,  # a thrashing engine may take minutes to the first byte
-            limits=_limits(),
-        )
+        # No time-out: a thrashing engine may take minutes to the first byte.
+        self._http = DefaultAsyncHttpxClient(timeout=None)
         self._model = ChatOpenAI(
             model=model,
             base_url=f"{base_url}/v1",
-            api_key="unused",
+            api_key=SecretStr("unused"),
             http_async_client=self._http,
             stream_usage=True,
             max_retries=0,
@@ -95,7 +92,7 @@ class LangGraphAgents:
         # What the tool says after step k is what step k + 1 appends.
         observations = (
             (before.tool_seconds / self._speed, filler(after.new_tokens, number))
-            for number, (before, after) in enumerate(zip(steps, steps[1:], strict=False))
+            for number, (before, after) in enumerate(itertools.pairwise(steps))
         )
         task = f"{trajectory.agent_id}: " + filler(max(1, steps[0].new_tokens - 5), trajectory.index)
         messages = [SystemMessage(filler(max(1, self._workload.shared_tokens))), HumanMessage(task)]
@@ -111,11 +108,3 @@ class LangGraphAgents:
     async def close(self) -> None:
         """Give back sockets."""
         await self._http.aclose()
-
-
-def _limits() -> Any:  # noqa: ANN401
-    """Pool limits of whichever httpx the installed openai package speaks."""
-    import importlib
-
-    module = importlib.import_module(DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
-    return module.Limits(max_connections=_NO_LIMIT, max_keepalive_connections=_NO_LIMIT)
