@@ -1,4 +1,4 @@
-"""Everything together over HTTP: LangGraph agents and a plain OpenAI client, telemetry, the embedded engine."""
+"""Everything together over HTTP: LangGraph and plain agents, telemetry, the embedded engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import replace
 import aiohttp
 import openai
 import pytest
+from concur_langgraph.bench_agents import LangGraphAgents
+from concur_langgraph.handler import runs_of
 
 from concur_agents import Controller, Quality, Static
 from concur_agents.bench.workloads import always, workload_named
@@ -17,8 +19,6 @@ from concur_agents.simulator.faults import Faults
 from concur_agents.simulator.hosting import EmbeddedServer
 from concur_agents.simulator.profiles import profile_named
 from concur_agents.telemetry import VLLM
-from concur_langgraph.bench_agents import LangGraphAgents
-from concur_langgraph.handler import runs_of
 
 PROFILE = profile_named("cpu-tiny")
 SPEED = 200.0
@@ -70,14 +70,16 @@ async def test_langgraph_agents_over_http_are_gated_and_the_ledger_agrees_with_t
     "faults", [Faults(error_rate=0.3, seed=1), Faults(drop_rate=0.3, seed=1)], ids=["500s", "drops"]
 )
 async def test_agents_that_die_of_the_engine_give_their_places_back(faults: Faults) -> None:
-    async with EmbeddedServer(PROFILE, speed=SPEED, faults=faults) as server:
-        async with Controller(VLLM(server.url), policy=Static(1), interval_seconds=0.02) as controller:
-            results = await run_agents(server, controller)
-            assert any(isinstance(result, openai.APIError) for result in results)
-            snapshot = controller.snapshot()
-            assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
-            assert snapshot.admitted == snapshot.completed + snapshot.failed == 6
-            assert runs_of(controller).idle
+    async with (
+        EmbeddedServer(PROFILE, speed=SPEED, faults=faults) as server,
+        Controller(VLLM(server.url), policy=Static(1), interval_seconds=0.02) as controller,
+    ):
+        results = await run_agents(server, controller)
+        assert any(isinstance(result, openai.APIError) for result in results)
+        snapshot = controller.snapshot()
+        assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
+        assert snapshot.admitted == snapshot.completed + snapshot.failed == 6
+        assert runs_of(controller).idle
 
 
 @pytest.mark.parametrize("metrics", ["off", "hang", "missing"])
@@ -120,4 +122,4 @@ async def test_a_plain_client_cancelled_in_a_stream_frees_its_place_and_the_engi
             assert controller.snapshot().active == 0
             async with asyncio.timeout(10):
                 while (await VLLM(server.url).read(0.0)).running:
-                    await asyncio.sleep(0.02)
+                    pass

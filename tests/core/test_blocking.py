@@ -89,7 +89,7 @@ def test_threads_and_coroutines_of_several_loops_share_one_controller() -> None:
 def test_a_blocking_wait_on_an_event_loop_is_refused_with_an_explanation() -> None:
     async def main() -> None:
         with BlockingController(policy=Static(1)) as concur, concur.agent("a") as agent:
-            with pytest.raises(WouldDeadlockError, match="async with agent.step"), agent.step():
+            with pytest.raises(WouldDeadlockError, match=r"async with agent\.step"), agent.step():
                 pass
             assert concur.snapshot().active == 0
 

@@ -73,7 +73,9 @@ class FakeModel(BaseChatModel):
         self._flight[1] = max(self._flight[:2])
         self._flight[2] += 1
 
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any):
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ):
         self._enter()
         try:
             return ChatResult(generations=[ChatGeneration(message=self.answer(messages))])
@@ -103,7 +105,13 @@ class FakeModel(BaseChatModel):
                 message=AIMessageChunk(
                     "",
                     tool_call_chunks=[
-                        {"name": c["name"], "args": "{}", "id": c["id"], "index": i, "type": "tool_call_chunk"}
+                        {
+                            "name": c["name"],
+                            "args": "{}",
+                            "id": c["id"],
+                            "index": i,
+                            "type": "tool_call_chunk",
+                        }
                         for i, c in enumerate(message.tool_calls)
                     ],
                     usage_metadata=message.usage_metadata,

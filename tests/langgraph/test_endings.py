@@ -7,6 +7,8 @@ import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
+from concur_langgraph import gated
+from concur_langgraph.handler import runs_of
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,13 +16,11 @@ from langgraph.errors import GraphRecursionError
 from langgraph.types import interrupt
 
 from concur_agents import Controller, Static
-from concur_langgraph import gated
-from concur_langgraph.handler import runs_of
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
 from tests.virtual import clock, run
 
 
-class Boom(Exception):
+class BoomError(Exception):
     pass
 
 
@@ -34,7 +34,7 @@ async def work() -> str:
 @tool
 async def explode() -> str:
     """Explode."""
-    raise Boom
+    raise BoomError
 
 
 @tool
@@ -44,7 +44,7 @@ async def ask_human() -> str:
 
 
 def boom(messages):
-    raise Boom
+    raise BoomError
 
 
 def agent(controller: Controller, used=work, steps: int = 3, **options):
@@ -60,12 +60,12 @@ async def to_the_end(controller: Controller) -> None:
 
 
 async def tool_raises(controller: Controller) -> None:
-    with pytest.raises(Boom):
+    with pytest.raises(BoomError):
         await agent(controller, explode).ainvoke(TASK)
 
 
 async def model_raises(controller: Controller) -> None:
-    with pytest.raises(Boom):
+    with pytest.raises(BoomError):
         await agent(controller, answer=boom).ainvoke(TASK)
 
 
@@ -189,7 +189,7 @@ def test_a_failing_hook_does_not_hide_the_graphs_own_error(monkeypatch, caplog) 
                 raise RuntimeError("bookkeeping")
 
             monkeypatch.setattr(runs_of(controller), "end", broken)
-            with pytest.raises(Boom):
+            with pytest.raises(BoomError):
                 await graph.ainvoke(TASK)
 
     run(main())

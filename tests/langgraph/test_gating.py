@@ -8,6 +8,8 @@ import operator
 from typing import Annotated, TypedDict
 
 import pytest
+from concur_langgraph import AGENT_ID, ConcurCallbackHandler, GateNode, gated
+from concur_langgraph.handler import runs_of
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
@@ -17,8 +19,6 @@ from langgraph.types import Send
 
 from concur_agents import Controller, InvalidValueError, Static
 from concur_agents.events import Finished, StepEnded
-from concur_langgraph import AGENT_ID, ConcurCallbackHandler, GateNode, gated
-from concur_langgraph.handler import runs_of
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
 from tests.virtual import clock, run
 
@@ -70,7 +70,7 @@ def test_the_gate_is_a_node_and_lets_pass_in_turn() -> None:
             assert "gate" in compiled.get_graph().nodes
             graph = gated(compiled, controller)
             visited = [list(update) async for update in graph.astream(TASK, stream_mode="updates")]
-            assert visited == [[n] for n in "gate llm tools gate llm tools gate llm".split()]
+            assert visited == [[n] for n in ["gate", "llm", "tools", "gate", "llm", "tools", "gate", "llm"]]
             await graph.abatch([TASK] * 4)
             assert (model.peak, controller.snapshot().active) == (1, 0)
 
@@ -155,7 +155,9 @@ def test_usage_reaches_the_ledger_streaming_or_not() -> None:
         for streaming in (False, True):
             tokens = []
             async with Controller(policy=Static(1), clock=clock) as controller:
-                controller.subscribe(lambda e, t=tokens: t.append(e.tokens) if isinstance(e, StepEnded) else None)
+                controller.subscribe(
+                    lambda e, t=tokens: t.append(e.tokens) if isinstance(e, StepEnded) else None
+                )
                 model = FakeModel(answer=lambda m: say("x", prompt=50, cached=40))
                 graph = gated(create_agent(model, []), controller)
                 if streaming:
