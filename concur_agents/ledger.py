@@ -76,8 +76,10 @@ class Ledger:
         self.total = Revisits()
         """All revisits so far, for reports."""
         self._pending = Revisits()
-        self._fresh_tokens = 0
-        self._cached_known = False
+        self._per_call = False
+        """Whether the engine reports cached tokens with each call."""
+        self._counted = False
+        """Whether its counters have been seen."""
 
     def blocks(self, tokens: int) -> int:
         """Blocks that `tokens` tokens occupy, rounded up."""
@@ -130,17 +132,19 @@ class Ledger:
             context.warm = False
 
     def _record_hits(self, context: Context, usage: Usage) -> None:
+        self._per_call = self._per_call or usage.cached_tokens is not None
         # A prompt shorter than the context before was compacted or edited: its misses are compulsory too.
         kept = context.tokens if context.calls and usage.prompt_tokens >= context.tokens else 0
         # The last token's KV is never cached before the next call (vLLM kv_cache_manager: num_tokens - 1).
         tokens = max(0, kept - 1) // self.block_size * self.block_size
-        self._fresh_tokens += usage.prompt_tokens - (tokens if context.warm else 0)
-        if usage.cached_tokens is None or not tokens:
+        if not tokens:
             return
-        self._cached_known = True
-        seen = Revisits(min(usage.cached_tokens, tokens), tokens)
-        self.total = self.total.plus(seen)
-        if context.warm:
+        if usage.cached_tokens is None:
+            seen = Revisits(0, tokens)
+        else:
+            seen = Revisits(min(usage.cached_tokens, tokens), tokens)
+            self.total = self.total.plus(seen)
+        if context.warm and (usage.cached_tokens is not None or not self._per_call):
             self._pending = self._pending.plus(seen)
 
     def _mark_shared(self, agent: Agent, context: Context, usage: Usage) -> None:
@@ -152,28 +156,26 @@ class Ledger:
         agent.shared_contexts += shared - context.shared
         context.shared = shared
 
-    def take_hit_rate(self, hit_tokens: float | None, query_tokens: float | None) -> float | None:
+    def take_hit_rate(self, hit_tokens: float | None) -> float | None:
         """H_t on revisits since the last answer that was not None; None while there are too few.
 
-        Uses the calls' own cached tokens when the engine reports them, else the engine's counters'
-        deltas `hit_tokens` and `query_tokens` since the previous tick less the fresh tokens.
+        Uses the calls' own cached tokens when the engine reports them. Else it takes `hit_tokens`, the
+        engine's own count since the previous tick, over the revisited tokens of the calls that ended
+        meanwhile: the engine counts when a call starts and the ledger when it ends, so this runs ahead by
+        one call, towards 1, which is the harmless side.
         """
         enough = _SIGNAL_TOKENS_UNKNOWN_CAPACITY
         if self.capacity_tokens is not None:
             enough = max(self.block_size, int(_SIGNAL_FRACTION * self.capacity_tokens))
-        if not self._cached_known and query_tokens is not None and hit_tokens is not None:
-            revisited = int(query_tokens) - self._fresh_tokens
-            self._fresh_tokens = 0
-            if revisited > 0:
-                seen = Revisits(min(int(hit_tokens), revisited), revisited)
-                self._pending = self._pending.plus(seen)
-        if self._pending.tokens < enough:
+        if not self._per_call and hit_tokens is not None:
+            self._counted = True
+            self._pending = self._pending.plus(Revisits(int(hit_tokens), 0))
+        if self._pending.tokens < enough or not (self._per_call or self._counted):
             return None
         rate, self._pending = self._pending.rate, Revisits()
-        return rate
+        return None if rate is None else min(1.0, rate)
 
     def flushed(self) -> None:
         """The engine's cache was emptied (restart, weight sync): nothing that follows is congestion."""
         self._pending = Revisits()
-        self._fresh_tokens = 0
         self.shared_prefix_tokens = 0

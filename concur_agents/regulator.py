@@ -154,16 +154,14 @@ class Regulator:
         admission, capacity = self.admission, self.ledger.capacity_tokens
         demand, gauge = admission.demand_tokens, reading.usage if reading else None
         known = [u for u in (gauge, demand / capacity if capacity else None) if u is not None]
-        hits = queries = None
-        if reading is not None and reading.quality is Quality.OK:
-            hits, queries = reading.hit_tokens_delta, reading.query_tokens_delta
+        hits = reading.hit_tokens_delta if reading and reading.quality is Quality.OK else None
         heard = self._heard_at
         return Signals(
             at=now,
             window=admission.window,
             quality=reading.quality if reading else Quality.ABSENT,
             usage=max(known, default=None),
-            hit_rate=self.ledger.take_hit_rate(hits, queries),
+            hit_rate=self.ledger.take_hit_rate(hits),
             engine_usage=gauge,
             engine_hit_rate=reading.hit_rate if reading else None,
             demand_tokens=demand,

@@ -45,7 +45,7 @@ def test_a_context_that_shrinks_needs_less_and_is_no_congestion() -> None:
     book.call("a", 1000, 0, 0)
     book.call("a", 300, 0, 0)  # compacted: all of it computed anew, by nobody's fault
     assert book.demand == 300
-    assert book.ledger.take_hit_rate(None, None) is None
+    assert book.ledger.take_hit_rate(None) is None
 
 
 def test_the_shared_prefix_counts_once() -> None:
@@ -70,15 +70,15 @@ def test_first_prompts_are_compulsory_misses() -> None:
     ledger_book = Book(block_size=1, capacity_tokens=1000)
     for n in range(24):
         ledger_book.call(f"a{n}", 500, 1, 0)
-    assert ledger_book.ledger.take_hit_rate(0, 24 * 500) is None  # not 0.0
+    assert ledger_book.ledger.take_hit_rate(0) is None  # not 0.0
 
 
 def test_a_context_that_stayed_resident_reads_exactly_one() -> None:
     book = Book(block_size=128, capacity_tokens=1000)
     book.call("a", 400, 16, 0)
     book.call("a", 816, 16, 384)  # 415 computed tokens: 3 full blocks, all found
-    assert book.ledger.take_hit_rate(None, None) == 1.0
-    assert book.ledger.take_hit_rate(None, None) is None  # each token speaks once
+    assert book.ledger.take_hit_rate(None) == 1.0
+    assert book.ledger.take_hit_rate(None) is None  # each token speaks once
 
 
 def test_revisit_hits_of_a_thrashing_agent() -> None:
@@ -86,7 +86,7 @@ def test_revisit_hits_of_a_thrashing_agent() -> None:
     book.call("a", 101, 0, 0)
     book.call("a", 201, 0, 25)
     book.call("a", 301, 0, 125)
-    assert book.ledger.take_hit_rate(None, None) == (25 + 125) / (100 + 200)
+    assert book.ledger.take_hit_rate(None) == (25 + 125) / (100 + 200)
     assert book.ledger.total.rate == 0.5
 
 
@@ -95,27 +95,44 @@ def test_cold_after_a_pause_is_in_the_report_and_not_in_the_signal() -> None:
     book.call("a", 201, 0, 0)
     book.ledger.cooled(book.agents["a"][0])
     book.call("a", 301, 0, 0)
-    assert book.ledger.take_hit_rate(None, None) is None
+    assert book.ledger.take_hit_rate(None) is None
     assert book.ledger.total.rate == 0.0
     book.call("a", 401, 0, 300)
-    assert book.ledger.take_hit_rate(None, None) == 1.0
+    assert book.ledger.take_hit_rate(None) == 1.0
 
 
 def test_few_revisits_are_no_hit_rate_yet() -> None:
     book = Book(block_size=1, capacity_tokens=100_000)  # 2 %: 2,000 tokens
     book.call("a", 1001, 0, 0)
     book.call("a", 1501, 0, 0)
-    assert book.ledger.take_hit_rate(None, None) is None
+    assert book.ledger.take_hit_rate(None) is None
     book.call("a", 2001, 0, 1500)
-    assert book.ledger.take_hit_rate(None, None) == 1500 / 2500
+    assert book.ledger.take_hit_rate(None) == 1500 / 2500
 
 
-def test_without_cached_tokens_the_counters_less_the_fresh_tokens_speak() -> None:
+def test_without_cached_tokens_the_engines_counter_over_the_revisits_speaks() -> None:
     book = Book(block_size=1, capacity_tokens=1000)
-    book.call("a", 101)  # 101 fresh
-    book.call("a", 301)  # 100 revisited, 201 fresh
-    # The engine looked up 402 tokens and found 60 of them.
-    assert book.ledger.take_hit_rate(60, 402) == 60 / 100
+    book.call("a", 101)
+    assert book.ledger.take_hit_rate(0) is None
+    book.call("a", 301)  # 100 tokens revisited; the engine found 60 of them
+    assert book.ledger.take_hit_rate(60) == 60 / 100
+
+
+def test_counters_of_calls_that_have_not_ended_are_no_misses() -> None:
+    """A starting batch: the engine has looked up every first prompt before the first answer is out."""
+    book = Book(block_size=1, capacity_tokens=1000)
+    book.call("a", 101)
+    assert book.ledger.take_hit_rate(0) is None
+    assert book.ledger.take_hit_rate(0) is None
+
+
+def test_per_call_cached_tokens_win_from_the_first_answer_on() -> None:
+    """The counters must not speak for the ticks between the first answers and the first revisit."""
+    book = Book(block_size=1, capacity_tokens=1000)
+    book.call("a", 101, 0, 0)
+    assert book.ledger.take_hit_rate(30) is None
+    book.call("a", 301, 0, 100)
+    assert book.ledger.take_hit_rate(0) == 1.0
 
 
 def test_a_flush_forgets_what_was_shared_and_what_was_pending() -> None:
@@ -124,7 +141,7 @@ def test_a_flush_forgets_what_was_shared_and_what_was_pending() -> None:
     book.call("b", 101, 0, 50)
     book.call("a", 201, 0, 0)
     book.ledger.flushed()
-    assert book.ledger.take_hit_rate(None, None) is None
+    assert book.ledger.take_hit_rate(None) is None
     assert book.demand == 201 + 101
 
 
