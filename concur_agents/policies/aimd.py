@@ -9,7 +9,7 @@ Once per tick, with U_t the KV utilisation and H_t the prefix-cache hit rate:
 Multiplicative decrease because a thrashing engine recomputes whole contexts, whose cost is quadratic in
 their length: backing off by a constant would not leave the bad region before it has done its harm.
 
-`AIMD()` reads U_t = max(engine gauge, demand / capacity) and H_t on revisits, and keeps three rules that
+`AIMD()` reads U_t = max(engine gauge, demand / capacity) and H_t on revisits, and keeps four rules that
 TCP learnt the hard way:
 
 * app-limited (RFC 7661): grow only when the window is full and somebody waits. An unused window says
@@ -18,6 +18,10 @@ TCP learnt the hard way:
   the active set fits the new window the signals still show the old one. Cutting on them again would send
   the window to its floor.
 * unknown H holds: no revisits in this tick is neither health nor congestion.
+* slow start (RFC 5681): until the first cut, W doubles instead while U_t < tau_low / 2, where twice the
+  agents still stay below tau_low. It doubles again once the demand has doubled: an agent's context is
+  unknown until its first answer, so before that U_t does not show those who were admitted last. Adding
+  two at a time, a large engine would stand empty for minutes.
 
 `AIMD.seed()` and `AIMD.paper()` are the two published laws to the letter, for comparison.
 """
@@ -49,6 +53,7 @@ class AIMD:
         app_limited: Grow only when the window is full and somebody waits.
         one_cut_per_drain: No cut before the previous one has drained.
         unknown_hit: Whether an unknown H counts as "hold" or as "healthy".
+        slow_start: Double instead of adding alpha until the first cut, as long as that is safe.
         engine_signals: Read the engine's own gauge and hit rate instead of demand and revisits.
         name: For tables and logs.
 
@@ -71,6 +76,7 @@ class AIMD:
         app_limited: bool = True,
         one_cut_per_drain: bool = True,
         unknown_hit: Literal["hold", "healthy"] = "hold",
+        slow_start: bool = True,
         engine_signals: bool = False,
         name: str = "aimd",
     ) -> None:
@@ -101,10 +107,10 @@ class AIMD:
         self.app_limited = app_limited
         self.one_cut_per_drain = one_cut_per_drain
         self.unknown_hit = unknown_hit
+        self.slow_start = slow_start
         self.engine_signals = engine_signals
         self.name = name
-        self._window = w_initial
-        self._draining = False
+        self.initial()
 
     @classmethod
     def seed(cls) -> Self:
@@ -114,6 +120,7 @@ class AIMD:
             app_limited=False,
             one_cut_per_drain=False,
             unknown_hit="healthy",
+            slow_start=False,
             engine_signals=True,
             name="aimd-seed",
         )
@@ -132,6 +139,7 @@ class AIMD:
             cut_when="and",
             app_limited=False,
             one_cut_per_drain=False,
+            slow_start=False,
             engine_signals=True,
             name="aimd-paper",
         )
@@ -139,6 +147,7 @@ class AIMD:
     def initial(self) -> Window:
         """W_0."""
         self._window, self._draining = self.w_initial, False
+        self._starting, self._doubled_at = self.slow_start, 0
         return Window(agents=self._window)
 
     def update(self, signals: Signals) -> Window:
@@ -152,11 +161,19 @@ class AIMD:
         if self._congested(usage, hit):
             if not (self.one_cut_per_drain and self._draining):
                 self._window = max(self.w_min, math.floor(self.beta * self._window))
-                self._draining = True
+                self._draining, self._starting = True, False
         elif self._healthy(usage, hit) and not signals.frozen and self._window_is_used(signals):
-            grown = self._window + self.alpha
+            grown = self._window + self._increase(usage, signals.demand_tokens)
             self._window = grown if self.w_max is None else min(self.w_max, grown)
         return Window(agents=self._window)
+
+    def _increase(self, usage: float | None, demand_tokens: int) -> int:
+        if not self._starting or usage is None or usage >= self.tau_low / 2:
+            return self.alpha
+        if demand_tokens < 2 * self._doubled_at:
+            return 0
+        self._doubled_at = demand_tokens
+        return self._window
 
     def _congested(self, usage: float | None, hit: float | None) -> bool:
         missing = hit is not None and hit < self.tau_hit

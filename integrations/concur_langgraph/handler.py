@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import Runnable
+from langgraph.errors import GraphBubbleUp
+from langgraph.pregel import Pregel
 
 from concur_agents.controller import Controller
 from concur_agents.lifecycle import Outcome
@@ -34,13 +37,18 @@ P = ParamSpec("P")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 
-_RUNS: weakref.WeakKeyDictionary[Controller, Runs] = weakref.WeakKeyDictionary()
-"""Runs by controller: handlers of one controller must agree on who belongs to whom."""
+Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
+
+_RUNS: weakref.WeakValueDictionary[int, Runs] = weakref.WeakValueDictionary()
+"""Runs by the controller's id (which they keep alive, not the reverse): handlers of one controller must agree
+on who belongs to whom."""
+_RUNS_LOCK = threading.Lock()
 
 
 def runs_of(controller: Controller) -> Runs:
     """The live runs that `controller` admits."""
-    return _RUNS.setdefault(controller, Runs(controller))
+    with _RUNS_LOCK:
+        return _RUNS.setdefault(id(controller), Runs(controller))
 
 
 def _quietly(method: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:
@@ -115,15 +123,23 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
 
     async def _admit(self, run_id: UUID, parent_run_id: UUID | None, metadata: dict[str, Any] | None) -> None:
         run = self.runs.start(run_id, parent_run_id, metadata)
-        context = self.runs.enter(run)
         try:
-            ticket = await self.controller.acquire(context)
-        except BaseException:
-            self.runs.leave(run)
-            if run.parent is None:
-                self.runs.end(run_id, Outcome.CANCELLED)
+            ticket = await self.controller.acquire(self.runs.enter(run))
+        except BaseException as error:
+            self.runs.end(run_id, _outcome(error))
             raise
-        run.ticket = ticket
+        self.runs.hold(run, ticket)
+        if run.parent is None:
+            self._end_with_task(run_id)
+
+    def _end_with_task(self, run_id: UUID) -> None:
+        """A model called outside any chain: of a cancelled call no event tells, only the task ends."""
+        task = asyncio.current_task()
+        top = None if task is None else task.get_coro()
+        if task is None or getattr(top, "__name__", "") in ("on_chat_model_start", "on_llm_start"):
+            return  # a sync call: the task is this event's own and ends before the call does
+        runs = self.runs
+        task.add_done_callback(lambda _: runs.end(run_id, Outcome.CANCELLED))
 
     @_quietly
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
@@ -227,15 +243,23 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
 
 def _outcome(error: BaseException) -> Outcome:
     """LangGraph reports an interrupt of a subgraph and a closed stream as errors; neither is a failure."""
+    if isinstance(error, GraphBubbleUp):
+        return Outcome.COMPLETED
     if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
         return Outcome.CANCELLED
     return Outcome.FAILED
 
 
-def gated(graph: Runnable[Input, Output], controller: Controller) -> Runnable[Input, Output]:
+@overload
+def gated(graph: Graph, controller: Controller) -> Graph: ...
+@overload
+def gated(graph: Runnable[Input, Output], controller: Controller) -> Runnable[Input, Output]: ...
+def gated(graph: Runnable[Any, Any], controller: Controller) -> Runnable[Any, Any]:
     """`graph` with every model call in it admitted by `controller`, and its place given back at every end.
 
     Works for compiled graphs, agents and any other Runnable; the result is used like the original. One
-    trajectory is one invocation; `config["metadata"]["concur_agent_id"]` names it (default: its run id).
+    trajectory is one invocation. `config["metadata"]["concur_agent_id"]` names it (default: its run id); two
+    at once under one name are refused with `DuplicateAgentError`, but inside
+    `async with controller.agent("x")` all that are named "x" are that agent.
     """
     return graph.with_config({"callbacks": [ConcurCallbackHandler(controller)]})

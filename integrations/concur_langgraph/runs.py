@@ -8,9 +8,11 @@ call the model at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 from concur_agents.controller import Controller
@@ -19,15 +21,23 @@ from concur_agents.events import Ticket
 from concur_agents.lifecycle import Outcome, Usage
 
 AGENT_ID = "concur_agent_id"
-"""Key of `config["metadata"]` that names the trajectory; default: the root run's id."""
+"""Key of `config["metadata"]` that names the trajectory; default: the root run's id.
+
+Under a run of another name it starts a trajectory of its own; if that run's agent has been admitted by then
+and may be waiting for this one, the two share one place.
+"""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(eq=False, slots=True)
 class Trajectory:
-    """One agent of the controller, as long as any of its root runs lives."""
+    """One agent of the controller, as long as its root run lives."""
 
     agent_id: str
-    roots: set[UUID] = field(default_factory=set)
+    outer: Trajectory | None = None
+    """The one whose run started this one under another name."""
     opened: bool = False
     """Whether it is open at the controller."""
     ours: bool = False
@@ -66,13 +76,25 @@ class Run:
             yield from child.below()
 
 
+def _locked(method: Callable[Concatenate[Runs, P], R]) -> Callable[Concatenate[Runs, P], R]:
+    @functools.wraps(method)
+    def wrapper(self: Runs, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return wrapper
+
+
 class Runs:
-    """All live runs of one controller."""
+    """All live runs of one controller. Callable from any thread; nothing in here waits."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._runs: dict[UUID, Run] = {}
-        self._trajectories: dict[str, Trajectory] = {}
+        self._ours: set[str] = set()
+        """Ids of the trajectories opened here."""
+        # Re-entrant: the controller's subscribers are called in here, and may start or end runs.
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         """Live runs."""
@@ -81,12 +103,13 @@ class Runs:
     @property
     def idle(self) -> bool:
         """Whether nothing at all is remembered."""
-        return not self._runs and not self._trajectories
+        return not self._runs and not self._ours
 
     def find(self, run_id: UUID | None) -> Run | None:
         """A live run."""
         return None if run_id is None else self._runs.get(run_id)
 
+    @_locked
     def start(
         self,
         run_id: UUID,
@@ -104,9 +127,9 @@ class Runs:
         if parent is not None and (named is None or str(named) == parent.trajectory.agent_id):
             trajectory = parent.trajectory
         else:
-            agent_id = str(named if named is not None else run_id)
-            trajectory = self._trajectories.setdefault(agent_id, Trajectory(agent_id))
-            trajectory.roots.add(run_id)
+            trajectory = Trajectory(
+                str(named if named is not None else run_id), parent.trajectory if parent else None
+            )
             parent = None
         namespace = str(details.get("langgraph_checkpoint_ns") or details.get("checkpoint_ns") or "")
         run = self._runs[run_id] = Run(run_id, parent, trajectory, namespace, tool)
@@ -114,14 +137,28 @@ class Runs:
             parent.children[run_id] = run
         return run
 
+    @_locked
     def enter(self, run: Run) -> str:
-        """A model call of `run` is about to ask for admission: the id to ask with."""
+        """A model call of `run` is about to ask for admission: the id to ask with.
+
+        Raises:
+            DuplicateAgentError: another live run goes by the same name.
+        """
         trajectory = run.trajectory
         self._open(trajectory)
         run.context_id = context = self._context(run)
         trajectory.busy[context] = trajectory.busy.get(context, 0) + 1
         return context
 
+    @_locked
+    def hold(self, run: Run, ticket: Ticket) -> None:
+        """The call of `run` was admitted. If the run is over meanwhile, so is the call."""
+        if self._runs.get(run.run_id) is run:
+            run.ticket = ticket
+        else:
+            self._controller.release(ticket)
+
+    @_locked
     def leave(self, run: Run, usage: Usage | None = None) -> None:
         """The call of `run` is over, or never started. Idempotent."""
         ticket, run.ticket = run.ticket, None
@@ -134,6 +171,7 @@ class Runs:
             if not busy[context]:
                 del busy[context]
 
+    @_locked
     def end(self, run_id: UUID, outcome: Outcome) -> None:
         """A run is over, with everything under it: calls, contexts and, at a root, the trajectory."""
         run = self._runs.get(run_id)
@@ -146,22 +184,25 @@ class Runs:
             del self._runs[member.run_id]
         if run.parent is not None:
             run.parent.children.pop(run_id, None)
-        trajectory = run.trajectory
-        trajectory.roots.discard(run_id)
-        if not trajectory.roots:
-            self._trajectories.pop(trajectory.agent_id, None)
-            if trajectory.ours:
-                self._finish(trajectory.agent_id, outcome)
+        elif run.trajectory.ours:
+            self._ours.discard(run.trajectory.agent_id)
+            self._finish(run.trajectory.agent_id, outcome)
 
     def _open(self, trajectory: Trajectory) -> None:
         """Open at the controller, unless a scope round the graph has done so already."""
         if trajectory.opened:
             return
+        outer = trajectory.outer
         try:
-            self._controller.open(trajectory.agent_id)
-            trajectory.ours = True
+            self._controller.open(
+                trajectory.agent_id, parent=outer.agent_id if outer and outer.opened else None
+            )
         except DuplicateAgentError:
-            trajectory.ours = False
+            if trajectory.agent_id in self._ours:
+                raise
+        else:
+            trajectory.ours = True
+            self._ours.add(trajectory.agent_id)
         trajectory.opened = True
 
     def _context(self, run: Run) -> str:

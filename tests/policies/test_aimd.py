@@ -13,7 +13,18 @@ from concur_agents.policies import AIMD
 from concur_agents.signals import Quality, Signals, Window
 
 
-def see(law, usage=None, hit=None, *, active=None, waiting=5, frozen=False, engine=(None, None), window=None):
+def see(
+    law,
+    usage=None,
+    hit=None,
+    *,
+    active=None,
+    waiting=5,
+    frozen=False,
+    engine=(None, None),
+    window=None,
+    demand=0,
+):
     """One tick; by default the window is full and agents wait."""
     current = law._window if window is None else window
     signals = Signals(
@@ -23,6 +34,7 @@ def see(law, usage=None, hit=None, *, active=None, waiting=5, frozen=False, engi
         hit_rate=hit,
         engine_usage=engine[0],
         engine_hit_rate=engine[1],
+        demand_tokens=demand,
         active=current if active is None else active,
         waiting=waiting,
         frozen=frozen,
@@ -30,8 +42,8 @@ def see(law, usage=None, hit=None, *, active=None, waiting=5, frozen=False, engi
     return law.update(signals).agents
 
 
-def started(**options):
-    law = AIMD(**options)
+def started(*, slow_start=False, **options):
+    law = AIMD(slow_start=slow_start, **options)
     assert law.initial() == Window(agents=law.w_initial)
     return law
 
@@ -111,6 +123,39 @@ class TestGuards:
         assert see(started(), 0.1, 1.0, frozen=True) == 16
         assert see(started(), 0.9, 1.0, frozen=True) == 8
         assert see(AIMD.seed(), engine=(0.1, 1.0), frozen=True) == 16
+
+
+class TestSlowStart:
+    def test_a_trace_by_hand(self):
+        law = started(slow_start=True)
+        # U, H, D, W afterwards
+        trace = [
+            (0.02, None, 0, 16),  # nobody came back yet
+            (0.02, 1.00, 8_000, 32),
+            (0.02, 1.00, 8_200, 32),  # those admitted last do not show yet
+            (0.03, 1.00, 15_999, 32),
+            (0.04, 1.00, 16_000, 64),
+            (0.29, 1.00, 90_000, 128),
+            (0.30, 1.00, 190_000, 130),  # tau_low / 2: adds alpha from here on
+            (0.20, 1.00, 900_000, 260),
+            (0.90, 1.00, 900_000, 130),
+            (0.20, 1.00, 9_000_000, 132),  # never again after a cut
+        ]
+        assert [see(law, u, h, demand=d) for u, h, d, _ in trace] == [window for *_, window in trace]
+
+    def test_doubling_needs_demand_and_hits_as_any_growth_does(self):
+        for seen in ({"active": 10}, {"waiting": 0}, {"frozen": True}):
+            assert see(started(slow_start=True), 0.02, 1.0, demand=8_000, **seen) == 16
+        assert see(started(slow_start=True), 0.02, 0.6, demand=8_000) == 8
+
+    def test_w_max_caps_it(self):
+        assert see(started(slow_start=True, w_max=20), 0.02, 1.0, demand=8_000) == 20
+
+    def test_a_fresh_start_doubles_again(self):
+        law = started(slow_start=True)
+        see(law, 0.9, 1.0, demand=8_000)
+        law.initial()
+        assert see(law, 0.02, 1.0, demand=8_000) == 32
 
 
 class TestSeed:
@@ -197,12 +242,13 @@ ticks = st.builds(
     hit_rate=fraction,
     engine_usage=fraction,
     engine_hit_rate=fraction,
+    demand_tokens=st.integers(0, 10**7),
     active=st.integers(0, 500),
     waiting=st.integers(0, 500),
     frozen=st.booleans(),
 )
 laws = st.builds(
-    lambda w_min, head, room, alpha, beta, cut_when, app, drain, hit, engine: (
+    lambda w_min, head, room, alpha, beta, cut_when, app, drain, hit, engine, slow: (
         lambda: AIMD(
             alpha=alpha,
             beta=beta,
@@ -214,6 +260,7 @@ laws = st.builds(
             one_cut_per_drain=drain,
             unknown_hit=hit,
             engine_signals=engine,
+            slow_start=slow,
         )
     ),
     st.integers(1, 9),
@@ -225,6 +272,7 @@ laws = st.builds(
     st.booleans(),
     st.booleans(),
     st.sampled_from(["hold", "healthy"]),
+    st.booleans(),
     st.booleans(),
 )
 

@@ -1,0 +1,1 @@
+"""Workloads x policies x engines: one table, one picture."""

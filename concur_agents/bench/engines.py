@@ -1,0 +1,125 @@
+"""Where live arms run: an engine started in this process, or a server that somebody else runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+
+from concur_agents.errors import ConcurError, check_range
+from concur_agents.simulator.costs import Profile
+from concur_agents.simulator.hosting import EmbeddedServer
+from concur_agents.telemetry import VLLM, Telemetry, detect
+
+logger = logging.getLogger("concur_agents")
+
+
+class EngineUnusableError(ConcurError, RuntimeError):
+    """The engine does not answer, or not as an OpenAI-compatible server."""
+
+
+class Engine(Protocol):
+    """Where the arms run."""
+
+    name: str
+    profile: str | None
+    speed: float
+
+    def arm(self) -> contextlib.AbstractAsyncContextManager[Server]:
+        """A server with an empty cache, for one arm."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server. `telemetry` is the controller's, `meter` the report's: each has its own deltas."""
+
+    base_url: str
+    model: str
+    telemetry: Telemetry
+    meter: Telemetry
+
+
+class Embedded:
+    """The simulated engine, started in this process for each arm.
+
+    Args:
+        profile: Which one.
+        speed: Engine seconds per wall-clock second, > 0.
+    """
+
+    name = "embedded"
+
+    def __init__(self, profile: Profile, speed: float = 1.0) -> None:
+        check_range("speed", speed, 0, open_low=True)
+        self.profile: str | None = profile.name
+        self.speed = speed
+        self._profile = profile
+
+    @contextlib.asynccontextmanager
+    async def arm(self) -> AsyncIterator[Server]:
+        """See `Engine.arm`."""
+        async with EmbeddedServer(self._profile, speed=self.speed) as server:
+            yield Server(server.url, server.model, VLLM(server.url), VLLM(server.url))
+
+
+class Remote:
+    """A server that somebody else runs: vLLM, SGLang, or `concur engine`.
+
+    Its cache is emptied between arms where it allows that (vLLM: VLLM_SERVER_DEV_MODE=1).
+
+    Args:
+        url: Its root, such as http://localhost:8000.
+        model: Name of the model; None for the first one that it serves.
+    """
+
+    profile: str | None = None
+    speed = 1.0
+
+    def __init__(self, url: str, model: str | None = None) -> None:
+        self.name = url.rstrip("/").removesuffix("/v1")
+        self._model = model
+
+    @contextlib.asynccontextmanager
+    async def arm(self) -> AsyncIterator[Server]:
+        """See `Engine.arm`."""
+        model = await self.model()
+        await self._reset_cache()
+        yield Server(self.name, model, await detect(self.name), await detect(self.name))
+
+    async def model(self) -> str:
+        """Name of the model; asks the server unless it was given.
+
+        Raises:
+            EngineUnusableError: The server does not answer, or not with a model.
+        """
+        if self._model is None:
+            self._model = await self._first_model()
+        return self._model
+
+    async def _first_model(self) -> str:
+        url = f"{self.name}/v1/models"
+        try:
+            async with _session() as session, session.get(url) as response:
+                response.raise_for_status()
+                return str((await response.json())["data"][0]["id"])
+        except (aiohttp.ClientError, TimeoutError, KeyError, IndexError, ValueError) as error:
+            msg = f"no OpenAI-compatible server answers at {url}: {error or type(error).__name__}"
+            raise EngineUnusableError(msg) from error
+
+    async def _reset_cache(self) -> None:
+        """Try vLLM's way, then SGLang's; agents of different arms share no text, so failing does no harm."""
+        for path in ("/reset_prefix_cache", "/flush_cache"):
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with _session() as session, session.post(f"{self.name}{path}") as response:
+                    if response.ok:
+                        return
+        logger.info("%s does not empty its cache on request; the arms' prompts differ anyway", self.name)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))

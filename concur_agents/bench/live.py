@@ -1,0 +1,198 @@
+"""Arms over HTTP: real clients and the real controller, on an engine started here or running elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from concur_agents.bench.engines import Engine, Server
+from concur_agents.bench.recorder import Recorder
+from concur_agents.bench.results import ArmResult, BenchResult, EngineTotals, arm_result
+from concur_agents.bench.session import Nobody, Watcher, check_arms, default_policy
+from concur_agents.bench.workloads import Trajectory, Workload
+from concur_agents.controller import Controller
+from concur_agents.errors import check_range
+from concur_agents.events import Event, Tick
+from concur_agents.policies import parse
+from concur_agents.signals import Reading
+
+
+class Agents(Protocol):
+    """Runs trajectories against one server under one controller."""
+
+    async def run(self, trajectory: Trajectory) -> None:
+        """Run one agent to its end; `trajectory.agent_id` is its id on the controller."""
+        ...
+
+    async def close(self) -> None:
+        """Give back sockets."""
+        ...
+
+
+class MakeAgents(Protocol):
+    """Makes the agents of one arm."""
+
+    def __call__(
+        self, base_url: str, model: str, controller: Controller, workload: Workload, speed: float
+    ) -> Agents:
+        """Make them.
+
+        `base_url` is the server's root, without /v1; `speed` is engine seconds per wall-clock second, and
+        tools are as much faster.
+        """
+        ...
+
+
+async def run_live(
+    workload: Workload,
+    engine: Engine,
+    arms: Sequence[str],
+    make_agents: MakeAgents,
+    *,
+    seed: int = 0,
+    interval_seconds: float = 1.0,
+    watcher: Watcher | None = None,
+) -> BenchResult:
+    """Run `arms` on one workload in real time; cancelling it ends it early with a partial result.
+
+    Args:
+        workload: What the agents do; its tool times are divided by the engine's speed.
+        engine: Where.
+        arms: Policies, see `policies.parse`.
+        make_agents: Makes the agents of each arm.
+        seed: Of the trajectories; all arms see the same.
+        interval_seconds: Between two looks of the controller at the engine, in the engine's seconds, > 0.
+        watcher: Looks on.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+        EngineUnusableError: The engine does not answer.
+    """
+    check_range("interval_seconds", interval_seconds, 0, open_low=True)
+    watcher = watcher or Nobody()
+    arms = check_arms(arms)
+    trajectories = workload.trajectories(seed)
+    steps = sum(len(trajectory.steps) for trajectory in trajectories)
+    results: list[ArmResult] = []
+    interrupted = False
+    try:
+        for arm in arms:
+            watcher.begins(arm, steps)
+            async with engine.arm() as server:
+                live = _Arm(arm, workload, server, engine.speed, interval_seconds, watcher)
+                results.append(await live.run(trajectories, make_agents))
+            watcher.ends(results[-1])
+            if results[-1].partial:
+                break
+    except asyncio.CancelledError:  # between two arms
+        _stay()
+        interrupted = True
+    return BenchResult(
+        engine=engine.name,
+        workload=workload.name,
+        default_policy=default_policy(),
+        seed=seed,
+        arms=tuple(results),
+        profile=engine.profile,
+        speed=engine.speed,
+        interrupted=interrupted,
+    )
+
+
+def _stay() -> None:
+    """The current task was cancelled and goes on, to report what there is."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+class _Arm:
+    """One arm on one server."""
+
+    def __init__(
+        self,
+        name: str,
+        workload: Workload,
+        server: Server,
+        speed: float,
+        interval_seconds: float,
+        watcher: Watcher,
+    ) -> None:
+        self._name = name
+        self._workload = workload
+        self._server = server
+        self._speed = speed
+        self._watcher = watcher
+        self._recorder = Recorder()
+        self._error: str | None = None
+        self._controller = Controller(
+            server.telemetry, policy=parse(name), interval_seconds=interval_seconds / speed
+        )
+
+    async def run(self, trajectories: Sequence[Trajectory], make_agents: MakeAgents) -> ArmResult:
+        before = await self._server.meter.read(time.monotonic())
+        self._recorder = Recorder(time.monotonic())
+        self._controller.subscribe(self._on_event)
+        agents = make_agents(
+            self._server.base_url, self._server.model, self._controller, self._workload, self._speed
+        )
+        interrupted = False
+        try:
+            async with self._controller:
+                await self._run_all(agents, trajectories)
+        except asyncio.CancelledError:
+            _stay()
+            interrupted = True
+        finally:
+            await agents.close()
+        after = await self._server.meter.read(time.monotonic())
+        await self._server.meter.close()
+        rate = self._controller.snapshot().revisits.rate
+        return arm_result(
+            self._name,
+            self._recorder,
+            totals(before, after),
+            rate,
+            partial=interrupted,
+            error=self._error,
+        )
+
+    async def _run_all(self, agents: Agents, trajectories: Sequence[Trajectory]) -> None:
+        tasks = [asyncio.create_task(self._run_one(agents, trajectory)) for trajectory in trajectories]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_one(self, agents: Agents, trajectory: Trajectory) -> None:
+        """One agent; its failure is reported and leaves the others alone."""
+        await asyncio.sleep(trajectory.arrives_at / self._speed)
+        try:
+            await agents.run(trajectory)
+        except Exception as error:
+            if self._error is None:
+                self._error = f"{trajectory.agent_id} failed: {type(error).__name__}: {error}"[:300]
+
+    def _on_event(self, event: Event) -> None:
+        self._recorder(event)
+        if type(event) is Tick:
+            self._watcher.ticks(self._recorder)
+
+
+def totals(before: Reading, after: Reading) -> EngineTotals:
+    """What all engines behind an endpoint counted between two readings; None where one does not say."""
+
+    def grown(field: str) -> float | None:
+        counted = [
+            [getattr(engine, field) for engine in reading.engines if getattr(engine, field) is not None]
+            for reading in (before, after)
+        ]
+        if not counted[1] or before.epoch != after.epoch:
+            return None
+        return float(sum(counted[1]) - sum(counted[0]))
+
+    return EngineTotals(grown("hit_tokens"), grown("query_tokens"), grown("preemptions"))

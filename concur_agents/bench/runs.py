@@ -1,0 +1,259 @@
+"""What the benchmark commands do: run, show, write files, and say with which status to exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from concur_agents.bench.progress import LiveProgress
+from concur_agents.bench.results import BenchResult
+from concur_agents.bench.session import check_arms, run_simulated
+from concur_agents.bench.tables import results_table
+from concur_agents.bench.workloads import Workload, workload_named, workloads
+from concur_agents.errors import InvalidValueError, MissingExtraError
+from concur_agents.simulator.costs import Profile
+from concur_agents.simulator.profiles import profile_named, profiles
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit status; 130 is what a shell reports for Ctrl-C."""
+
+_AGENTS = {
+    "openai": "concur_agents.bench.openai_agents:OpenAIAgents",
+    "langgraph": "concur_langgraph.bench_agents:LangGraphAgents",
+}
+
+_out = Console()
+_aside = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of the command line; None: the default of workload or profile."""
+
+    workload: str
+    arms: str | None
+    profile: str | None
+    kv_tokens: int | None
+    model: str | None
+    agents: str
+    speed: float
+    interval: float
+    seed: int
+    json_file: Path | None
+    plot_file: Path | None
+
+    def chosen_workload(self) -> Workload:
+        """The workload, or an error that lists them."""
+        return workload_named(self.workload)
+
+    def chosen_profile(self) -> Profile:
+        """The profile, its cache resized if wanted."""
+        profile = profile_named(self.profile or self.chosen_workload().profile)
+        return profile.with_kv_tokens(self.kv_tokens) if self.kv_tokens is not None else profile
+
+    def chosen_arms(self) -> tuple[str, ...]:
+        """The arms, each a policy that exists."""
+        if self.arms is None:
+            return self.chosen_workload().arms
+        return check_arms([arm.strip() for arm in self.arms.split(",") if arm.strip()])
+
+
+def compare(engine: str, options: Options) -> int:
+    """`concur bench`: every arm on one engine."""
+    _check_files(options.json_file, options.plot_file)
+    if engine == "sim":
+        with LiveProgress(_aside) as progress:
+            result = run_simulated(
+                options.chosen_workload(),
+                options.chosen_profile(),
+                options.chosen_arms(),
+                seed=options.seed,
+                interval_seconds=options.interval,
+                watcher=progress,
+            )
+    elif engine == "embedded" or engine.startswith(("http://", "https://")):
+        result = _live(engine, options)
+    else:
+        msg = f"engine={engine!r} is unknown: expected sim, embedded, or a URL such as http://localhost:8000"
+        raise InvalidValueError(msg)
+    return _report(result, options)
+
+
+def demo(options: Options) -> int:
+    """`concur demo`: agents of a framework on the embedded engine."""
+    _check_files(options.json_file, options.plot_file)
+    _out.print(
+        f"{options.chosen_workload().agents} {options.agents} agents with growing contexts share one engine "
+        f"of {options.chosen_profile().kv_tokens:,} KV tokens.",
+        highlight=False,
+    )
+    return _report(_live("embedded", options), options)
+
+
+def _live(engine: str, options: Options) -> BenchResult:
+    with _needs("bench"):
+        from concur_agents.bench.engines import Embedded, Remote
+        from concur_agents.bench.live import MakeAgents, run_live
+        from concur_agents.bench.openai_agents import OpenAIAgents, Prose
+
+        make_agents: MakeAgents = _named_agents(options.agents)
+    where: Embedded | Remote = Remote(engine, options.model)
+    if engine == "embedded":
+        where = Embedded(options.chosen_profile(), options.speed)
+    workload, arms = options.chosen_workload(), options.chosen_arms()
+
+    async def run(make_agents: MakeAgents) -> BenchResult:
+        if isinstance(where, Remote) and make_agents is OpenAIAgents:
+            prose = await Prose.measured(where.name, await where.model())
+            make_agents = partial(OpenAIAgents, prose=prose)
+        return await run_live(
+            workload,
+            where,
+            arms,
+            make_agents,
+            seed=options.seed,
+            interval_seconds=options.interval,
+            watcher=progress,
+        )
+
+    with LiveProgress(_aside) as progress:
+        return asyncio.run(run(make_agents))
+
+
+def _named_agents(name: str) -> Any:  # noqa: ANN401
+    """The class that runs the agents: one of `_AGENTS`, or any other by its dotted name.
+
+    By name, so that nothing here depends on a framework.
+    """
+    path = _AGENTS.get(name, name)
+    try:
+        found = pkgutil.resolve_name(path)
+    except (AttributeError, ValueError, ModuleNotFoundError) as error:
+        if name in _AGENTS:
+            raise
+        msg = f"agents={name!r} is unknown ({error}): expected {', '.join(_AGENTS)} or package.module:Class"
+        raise InvalidValueError(msg) from error
+    if not callable(found):
+        msg = f"agents={name!r} is no class: expected package.module:Class"
+        raise InvalidValueError(msg)
+    return found
+
+
+def paper(json_file: Path | None) -> int:
+    """`concur bench --paper`."""
+    from concur_agents.bench.paper import HEADLINES, headline_table, run_headline
+
+    _check_files(json_file)
+    found: list[dict[str, Any]] = []
+    partial = False
+    for headline in HEADLINES:
+        with LiveProgress(_aside) as progress:
+            study = run_headline(headline, watcher=progress)
+        partial = study.partial
+        if study.results[0].arms:
+            _out.print(headline_table(study))
+        found += [result.as_json() for result in study.results]
+        if partial:
+            break
+    _write(json_file, {"partial": partial, "results": found})
+    return INTERRUPTED if partial else OK
+
+
+def fidelity(json_file: Path | None) -> int:
+    """`concur bench --fidelity`."""
+    from concur_agents.bench.fidelity import compare, fidelity_table
+
+    _check_files(json_file)
+    with LiveProgress(_aside) as progress:
+        found = compare(watcher=progress)
+    _out.print(fidelity_table(found))
+    _write(json_file, found.as_json())
+    return OK if found.ok else FAILED
+
+
+def gate(json_file: Path | None) -> int:
+    """`concur bench --gate`."""
+    _check_files(json_file)
+    with _needs("bench"):
+        from concur_agents.bench.gate import gate_table, measure
+    with _aside.status("queueing 100,000 agents") as status:
+        try:
+            found = asyncio.run(measure(on_round=lambda number: status.update(f"round {number}")))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    _out.print(gate_table(found))
+    _write(json_file, found.as_json())
+    return OK if found.ok else FAILED
+
+
+def show_lists(json_file: Path | None) -> int:
+    """`concur bench --list`."""
+    known = Table("workload", "agents", "source", box=box.SIMPLE_HEAD, pad_edge=False)
+    for workload in workloads().values():
+        known.add_row(workload.name, f"{workload.agents:,}", workload.source)
+    engines = Table("profile", "KV tokens", "source", box=box.SIMPLE_HEAD, pad_edge=False)
+    for profile in profiles().values():
+        engines.add_row(profile.name, f"{profile.kv_tokens:,}", profile.source)
+    _out.print(known, engines)
+    names = {"workloads": list(workloads()), "profiles": list(profiles())}
+    _write(json_file, names)
+    return OK
+
+
+def _report(result: BenchResult, options: Options) -> int:
+    """Table, files, and the status."""
+    if result.arms:
+        _out.print(results_table(result))
+    _write(options.json_file, result.as_json())
+    if options.plot_file is not None and result.arms:
+        from concur_agents.bench.plot import save_plot
+
+        save_plot(result, options.plot_file)
+    if result.partial:
+        _aside.print("interrupted: this result is partial")
+        return INTERRUPTED
+    return FAILED if any(arm.agents_failed for arm in result.arms) else OK
+
+
+def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
+    """Before minutes of work: can the files be written?"""
+    for option, path in (("json", json_file), ("plot", plot_file)):
+        if path is not None and not path.resolve().parent.is_dir():
+            msg = f"{option}={path}: there is no directory {path.resolve().parent}"
+            raise InvalidValueError(msg)
+    if plot_file is None:
+        return
+    with _needs("bench"):
+        from matplotlib.backend_bases import FigureCanvasBase
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if plot_file.suffix.lstrip(".").lower() not in known:
+        msg = f"plot={plot_file}: expected a name that ends in one of {', '.join(known)}"
+        raise InvalidValueError(msg)
+
+
+def _write(json_file: Path | None, content: dict[str, Any]) -> None:
+    if json_file is not None:
+        json_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _needs(extra: str) -> Iterator[None]:
+    """Turn a missing package into advice."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("concur_"):
+            raise
+        msg = f"the package {error.name!r} is not installed: pip install 'concur-agents[{extra}]'"
+        raise MissingExtraError(msg) from error
