@@ -10,6 +10,7 @@ rate that a policy may act on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,9 +18,11 @@ from concur_agents.errors import check_range
 from concur_agents.lifecycle import Agent, Context, Usage
 
 _SIGNAL_FRACTION = 0.02
-"""A hit rate is formed once the revisited tokens reach this part of the capacity: on a full cache that
-is one or two contexts, below it one unlucky call would speak for everyone."""
-_SIGNAL_TOKENS_UNKNOWN_CAPACITY = 1024
+"""A hit rate is formed once the revisited tokens reach this part of the capacity (on a small cache that is
+one context, and one context counts there) ..."""
+_SIGNAL_CALLS = 4
+"""... or once so many calls have revisited theirs: on a large cache 2 % would be silent for too long, and
+fewer calls would let one unlucky one speak for everyone."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Ledger:
         self.total = Revisits()
         """All revisits so far, for reports."""
         self._pending = Revisits()
+        self._pending_calls = 0
         self._per_call = False
         """Whether the engine reports cached tokens with each call."""
         self._counted = False
@@ -146,6 +150,7 @@ class Ledger:
             self.total = self.total.plus(seen)
         if context.warm and (usage.cached_tokens is not None or not self._per_call):
             self._pending = self._pending.plus(seen)
+            self._pending_calls += 1
 
     def _mark_shared(self, agent: Agent, context: Context, usage: Usage) -> None:
         if context.calls == 0 and context.parent is None and usage.cached_tokens:
@@ -164,18 +169,18 @@ class Ledger:
         meanwhile: the engine counts when a call starts and the ledger when it ends, so this runs ahead by
         one call, towards 1, which is the harmless side.
         """
-        enough = _SIGNAL_TOKENS_UNKNOWN_CAPACITY
-        if self.capacity_tokens is not None:
-            enough = max(self.block_size, int(_SIGNAL_FRACTION * self.capacity_tokens))
+        enough = _SIGNAL_FRACTION * self.capacity_tokens if self.capacity_tokens else math.inf
         if not self._per_call and hit_tokens is not None:
             self._counted = True
             self._pending = self._pending.plus(Revisits(int(hit_tokens), 0))
-        if self._pending.tokens < enough or not (self._per_call or self._counted):
+        speaks = self._per_call or self._counted
+        if not speaks or (self._pending.tokens < enough and self._pending_calls < _SIGNAL_CALLS):
             return None
-        rate, self._pending = self._pending.rate, Revisits()
+        rate, self._pending, self._pending_calls = self._pending.rate, Revisits(), 0
         return None if rate is None else min(1.0, rate)
 
     def flushed(self) -> None:
         """The engine's cache was emptied (restart, weight sync): nothing that follows is congestion."""
         self._pending = Revisits()
+        self._pending_calls = 0
         self.shared_prefix_tokens = 0
