@@ -11,7 +11,7 @@ from concur_agents.blocking import BlockingController
 from concur_agents.controller import Controller
 from concur_agents.errors import InvalidValueError
 from concur_langgraph.handler import ConcurCallbackHandler
-from concur_langgraph.runs import Run
+from concur_langgraph.runs import Run, Runs
 
 
 class GateNode(Runnable[Any, None]):
@@ -24,8 +24,8 @@ class GateNode(Runnable[Any, None]):
         graph = gated(builder.compile(), controller)
 
     It shows in the graph, its traces and its checkpoints where an agent waits. On its own it could neither
-    see how a run ends nor be visited on resume, so it asks for the handler that `gated` attaches, which
-    admits each model call in any case; a place that the gate has obtained is the one the call then uses.
+    see how a run ends nor be visited on resume, so it asks for the handler that `gated` attaches. That one
+    admits each model call in any case; a call behind a gate goes ahead on the gate's admission.
 
     Args:
         controller: Who admits.
@@ -47,12 +47,12 @@ class GateNode(Runnable[Any, None]):
         Raises:
             InvalidValueError: the graph was not wrapped with `gated` for the same controller.
         """
-        handler, run = self._find(config)
-        context = handler.runs.enter(run)
+        runs, run = self._find(config)
+        context = runs.enter(run)
         try:
-            self.controller.release(await self.controller.acquire(context))
+            runs.keep(run, runs.take(run) or await self.controller.acquire(context))
         finally:
-            handler.runs.leave(run)
+            runs.leave(run)
 
     def invoke(
         self,
@@ -65,14 +65,14 @@ class GateNode(Runnable[Any, None]):
         Raises:
             WouldDeadlockError: the thread runs an event loop.
         """
-        handler, run = self._find(config)
-        context = handler.runs.enter(run)
+        runs, run = self._find(config)
+        context = runs.enter(run)
         try:
-            self.controller.release(BlockingController(self.controller).acquire(context))
+            runs.keep(run, runs.take(run) or BlockingController(self.controller).acquire(context))
         finally:
-            handler.runs.leave(run)
+            runs.leave(run)
 
-    def _find(self, config: RunnableConfig | None) -> tuple[ConcurCallbackHandler, Run]:
+    def _find(self, config: RunnableConfig | None) -> tuple[Runs, Run]:
         callbacks = (config or {}).get("callbacks")
         handlers = callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks or []
         mine = ConcurCallbackHandler(self.controller)
@@ -84,4 +84,4 @@ class GateNode(Runnable[Any, None]):
                 "gated(builder.compile(), controller), with the controller that this node was given"
             )
             raise InvalidValueError(msg)
-        return mine, run
+        return mine.runs, run

@@ -124,7 +124,8 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
     async def _admit(self, run_id: UUID, parent_run_id: UUID | None, metadata: dict[str, Any] | None) -> None:
         run = self.runs.start(run_id, parent_run_id, metadata)
         try:
-            ticket = await self.controller.acquire(self.runs.enter(run))
+            context = self.runs.enter(run)
+            ticket = self.runs.take(run) or await self.controller.acquire(context)
         except BaseException as error:
             self.runs.end(run_id, _outcome(error))
             raise

@@ -44,6 +44,8 @@ class Trajectory:
     """Whether it was opened here, so that it has to be finished here."""
     busy: dict[str, int] = field(default_factory=dict)
     """Calls waiting or in flight by context id."""
+    passes: dict[str, Ticket] = field(default_factory=dict)
+    """Calls that a gate node has been admitted for and the model has not begun, by context id."""
 
 
 @dataclass(eq=False, slots=True)
@@ -159,6 +161,19 @@ class Runs:
             self._controller.release(ticket)
 
     @_locked
+    def keep(self, run: Run, ticket: Ticket) -> None:
+        """A gate of `run` was admitted: the next model call of its context may use `ticket`."""
+        if self._runs.get(run.run_id) is run and run.context_id is not None:
+            run.trajectory.passes[run.context_id] = ticket
+        else:
+            self._controller.release(ticket)
+
+    @_locked
+    def take(self, run: Run) -> Ticket | None:
+        """The ticket that a gate has kept for the call of `run`, once."""
+        return run.trajectory.passes.pop(run.context_id or "", None)
+
+    @_locked
     def leave(self, run: Run, usage: Usage | None = None) -> None:
         """The call of `run` is over, or never started. Idempotent."""
         ticket, run.ticket = run.ticket, None
@@ -184,7 +199,10 @@ class Runs:
             del self._runs[member.run_id]
         if run.parent is not None:
             run.parent.children.pop(run_id, None)
-        elif run.trajectory.ours:
+            return
+        for ticket in run.trajectory.passes.values():
+            self._controller.release(ticket)
+        if run.trajectory.ours:
             self._ours.discard(run.trajectory.agent_id)
             self._finish(run.trajectory.agent_id, outcome)
 

@@ -17,8 +17,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send
 
-from concur_agents import Controller, InvalidValueError, Static
-from concur_agents.events import Finished, StepEnded
+from concur_agents import Controller, InvalidValueError, RequestLimit, Static
+from concur_agents.events import Finished, Granted, StepEnded
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
 from tests.virtual import clock, run
 
@@ -73,6 +73,36 @@ def test_the_gate_is_a_node_and_lets_pass_in_turn() -> None:
             assert visited == [[n] for n in ["gate", "llm", "tools", "gate", "llm", "tools", "gate", "llm"]]
             await graph.abatch([TASK] * 4)
             assert (model.peak, controller.snapshot().active) == (1, 0)
+
+    run(main())
+
+
+def test_a_call_behind_a_gate_goes_ahead_on_the_gates_admission() -> None:
+    async def main() -> None:
+        model = FakeModel(answer=tools_then_end("work", 3))
+        async with Controller(policy=RequestLimit(1), clock=clock) as controller:
+            asked = []
+            controller.subscribe(lambda e: asked.append(e.ticket) if isinstance(e, Granted) else None)
+            graph = gated(with_gate(controller, model), controller)
+            await graph.abatch([TASK] * 4)
+            assert len(asked) == model.calls == 12
+            assert controller.snapshot().active == 0
+
+    run(main())
+
+
+def test_a_gate_whose_call_never_comes_gives_the_place_back() -> None:
+    async def main() -> None:
+        async with Controller(policy=Static(1), clock=clock) as controller:
+            builder = StateGraph(MessagesState)
+            builder.add_node(GateNode(controller))
+            builder.add_node(GateNode(controller, name="again"))
+            builder.add_edge(START, "gate")
+            builder.add_edge("gate", "again")
+            graph = gated(builder.compile(), controller)
+            await asyncio.wait_for(graph.abatch([TASK] * 3), 60)
+            assert (controller.snapshot().active, controller.snapshot().open) == (0, 0)
+            assert runs_of(controller).idle
 
     run(main())
 
