@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fidelity paper gate scale soak wheel pins clean
+.PHONY: help demo test lint format bench fidelity paper gate scale soak results wheel pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,15 @@ scale: $(VENV)/.installed-all ## 10,000 simulated agents, 20 steps each
 
 soak: $(VENV)/.installed-dev ## 1,000 random schedules of crashes, cancellations and lost telemetry
 	CONCUR_SOAK=1000 $(BIN)/python -m pytest tests/core/test_soak.py $(ARGS)
+
+results: $(VENV)/.installed-all ## run them all and keep what they print in benchmarks/results (5 minutes)
+	mkdir -p benchmarks/results
+	$(BIN)/concur bench --fidelity --json benchmarks/results/fidelity.json
+	$(BIN)/concur bench --paper --json benchmarks/results/paper.json
+	$(BIN)/concur bench --gate --json benchmarks/results/gate.json
+	$(BIN)/concur bench --workload scale-10k --arms aimd --json benchmarks/results/scale.json
+	$(BIN)/concur bench --workload lockstep-b --json benchmarks/results/lockstep-b.json
+	$(BIN)/concur demo --json benchmarks/results/demo.json --plot benchmarks/results/demo.png
 
 wheel: $(VENV)/.installed-dev ## build the distribution into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -62,17 +62,22 @@ def engine(
     latency: Annotated[float, typer.Option(help="Fault: seconds added before each call, >= 0.")] = 0.0,
     error_rate: Annotated[float, typer.Option(help="Fault: fraction of calls answered with 500.")] = 0.0,
     drop_rate: Annotated[float, typer.Option(help="Fault: fraction of calls whose connection is cut.")] = 0.0,
+    metrics: Annotated[
+        str, typer.Option(help="Fault: ok, missing (no vllm: series), off (404), error (500) or hang.")
+    ] = "ok",
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info, debug or trace.")] = "info",
 ) -> None:
     """Serve the simulated engine: OpenAI chat and text completions, and vLLM's /metrics.
 
     Ends with Ctrl-C. Further faults can be set at run time with POST /faults.
     """
-    from concur_agents.simulator.faults import Faults
+    from concur_agents.simulator.faults import FaultInjector
     from concur_agents.simulator.hosting import serve
     from concur_agents.simulator.profiles import profile_named
 
-    faults = Faults(latency=latency, error_rate=error_rate, drop_rate=drop_rate)
+    faults = FaultInjector().change(
+        {"latency": latency, "error_rate": error_rate, "drop_rate": drop_rate, "metrics": metrics}
+    )
     serve(
         host,
         port,

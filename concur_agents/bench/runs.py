@@ -16,6 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from concur_agents.bench.machine import machine
+from concur_agents.bench.machine import machine
 from concur_agents.bench.progress import LiveProgress
 from concur_agents.bench.results import BenchResult
 from concur_agents.bench.session import check_arms, run_simulated
@@ -244,6 +246,8 @@ def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
 
 def _write(json_file: Path | None, content: dict[str, Any]) -> None:
     if json_file is not None:
+        content = {**content, "machine": machine()}
+        content = {**content, "machine": machine()}
         json_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
