@@ -50,6 +50,9 @@ class Controller:
         block_size: KV block in tokens, >= 1, when telemetry cannot say.
         max_wait_seconds: > 0; a waiter older than this goes before all others.
         stale_after_seconds: > 0; telemetry silent for longer freezes growth.
+        grace_seconds: >= 0; how long an agent may sit at a boundary (a long tool, a human, a stalled
+            reader) before somebody who waits may have its place; it then queues again. None: for ever. The
+            default is far above what recomputing even a long context takes.
         read_timeout_seconds: > 0; a look that takes longer counts as failed.
         selection: Whom a shrink pauses and who comes back first.
         clock: Seconds, monotonic.
@@ -68,6 +71,7 @@ class Controller:
         block_size: int = 16,
         max_wait_seconds: float = 1800.0,
         stale_after_seconds: float = 10.0,
+        grace_seconds: float | None = 60.0,
         read_timeout_seconds: float = 5.0,
         selection: Selection | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -92,6 +96,7 @@ class Controller:
                 block_size=block_size,
                 max_wait_seconds=max_wait_seconds,
                 stale_after_seconds=stale_after_seconds,
+                grace_seconds=grace_seconds,
                 selection=selection,
             ),
             clock,

@@ -7,7 +7,7 @@ this same code; none of them decides anything itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from concur_agents.admission import Admission
 from concur_agents.errors import check_range
@@ -54,6 +54,8 @@ class Regulator:
         block_size: KV block in tokens, >= 1; telemetry's word wins.
         max_wait_seconds: > 0; a waiter older than this goes before all others.
         stale_after_seconds: > 0; telemetry silent for longer freezes growth (shrinking goes on).
+        grace_seconds: >= 0; how long an agent may sit at a boundary before somebody who waits may have its
+            place, where the policy's window does not say; None: for ever.
         selection: Whom a shrink pauses and who comes back first.
     """
 
@@ -65,13 +67,20 @@ class Regulator:
         block_size: int = 16,
         max_wait_seconds: float = 1800.0,
         stale_after_seconds: float = 10.0,
+        grace_seconds: float | None = None,
         selection: Selection | None = None,
     ) -> None:
         check_range("stale_after_seconds", stale_after_seconds, 0, open_low=True)
+        if grace_seconds is not None:
+            check_range("grace_seconds", grace_seconds, 0)
         self.policy = policy
+        self._grace = grace_seconds
         self.ledger = Ledger(block_size=block_size, capacity_tokens=capacity_tokens)
         self.admission = Admission(
-            policy.initial(), ledger=self.ledger, selection=selection, max_wait_seconds=max_wait_seconds
+            self._with_grace(policy.initial()),
+            ledger=self.ledger,
+            selection=selection,
+            max_wait_seconds=max_wait_seconds,
         )
         self.stale_after_seconds = stale_after_seconds
         self._signals: Signals | None = None
@@ -187,4 +196,9 @@ class Regulator:
             self._policy_error = text
             return self.admission.window
         self._policy_error = ""
-        return window
+        return self._with_grace(window)
+
+    def _with_grace(self, window: Window) -> Window:
+        if self._grace is None or window.grace_seconds is not None:
+            return window
+        return replace(window, grace_seconds=self._grace)

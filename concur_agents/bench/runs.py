@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from concur_agents.bench.machine import machine
-from concur_agents.bench.machine import machine
 from concur_agents.bench.progress import LiveProgress
 from concur_agents.bench.results import BenchResult
 from concur_agents.bench.session import check_arms, run_simulated

@@ -369,7 +369,7 @@ def test_a_policy_that_fails_leaves_the_window_and_is_reported_once(answer, capl
             work = asyncio.create_task(agent(concur, "a", [], steps=5))
             await asyncio.sleep(10)
             await work
-            assert concur.snapshot().window == Window(agents=3)
+            assert concur.snapshot().window.agents == 3
         return events
 
     events = run(main())
@@ -424,5 +424,34 @@ def test_an_abandoned_generator_gives_the_place_back() -> None:
             assert concur.snapshot().active == 1
             await reading.aclose()
             assert concur.snapshot().active == 0
+
+    run(main())
+
+
+def test_an_agent_that_dawdles_at_a_boundary_loses_its_place_to_one_that_waits() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        async with controller(1, grace_seconds=30) as concur, concur.agent("slow") as slow:
+            async with slow.step():
+                pass
+            quick = asyncio.create_task(agent(concur, "quick", log))
+            await asyncio.sleep(29)
+            assert log == []
+            await asyncio.sleep(10)
+            assert log == ["quick+", "quick-", "quick+", "quick-"]
+            await quick
+            async with slow.step():  # and comes back
+                assert concur.snapshot().generating == 1
+
+    run(main())
+
+
+def test_nobody_loses_a_place_that_nobody_wants() -> None:
+    async def main() -> None:
+        async with controller(1, grace_seconds=30) as concur, concur.agent("slow") as slow:
+            async with slow.step():
+                pass
+            await asyncio.sleep(3600)
+            assert concur.snapshot().active == 1
 
     run(main())
