@@ -55,6 +55,7 @@ results: $(VENV)/.installed-all ## run them all and keep what they print in benc
 	$(BIN)/concur bench --workload scale-10k --arms aimd --json benchmarks/results/scale.json
 	$(BIN)/concur bench --workload lockstep-b --json benchmarks/results/lockstep-b.json
 	$(BIN)/concur demo --json benchmarks/results/demo.json --plot benchmarks/results/demo.png
+	$(BIN)/python -m concur_agents.bench.summary benchmarks/results README.md
 
 wheel: $(VENV)/.installed-dev ## build the distribution into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from concur_agents.bench.summary import put_into, summary
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -48,3 +50,7 @@ def test_links_and_the_map_name_files_that_exist() -> None:
         assert (ROOT / link).exists(), link
     for room in re.findall(r"^    ([a-z_]+(?:\.py|/)) ", CONTRIBUTING, re.MULTILINE):
         assert any((ROOT / top / room).exists() for top in ("concur_agents", "integrations")), room
+
+
+def test_every_figure_in_the_readme_is_what_the_result_files_say() -> None:
+    assert README == put_into(README, summary(ROOT / "benchmarks" / "results"))

@@ -1,0 +1,131 @@
+"""The README's figures, out of the files that `make results` writes.
+
+    python -m concur_agents.bench.summary benchmarks/results README.md
+
+puts the text between the README's two markers. Nobody types a figure by hand, and a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from concur_agents.bench.paper import HEADLINES, Headline
+from concur_agents.bench.results import BASELINE
+
+BEGIN = "<!-- figures: begin (make results) -->"
+END = "<!-- figures: end -->"
+
+
+def summary(folder: Path) -> str:
+    """Markdown with all figures."""
+    return "\n\n".join((_demo(folder), _virtual(folder), _paper(folder), _others(folder)))
+
+
+def put_into(text: str, figures: str) -> str:
+    """`text` with the figures between the markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+
+
+def _read(folder: Path, name: str) -> Any:  # noqa: ANN401
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [names, ["---", *["--:"] * (len(names) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _arms(result: dict[str, Any]) -> str:
+    return _table(
+        ("arm", "time", "times none", "hit rate", "prompt tokens computed", "pauses"),
+        (
+            (
+                f"`{arm['arm']}`",
+                f"{arm['seconds']:,.0f} s",
+                f"{arm['speedup']:.2f}x",
+                f"{arm['hit_rate']:.2f}",
+                f"{arm['prompt_tokens_computed']:,}",
+                str(arm["pauses"]),
+            )
+            for arm in result["arms"]
+        ),
+    )
+
+
+def _demo(folder: Path) -> str:
+    result = _read(folder, "demo")
+    return (
+        f"`make demo`: {result['arms'][0]['agents_completed']} LangGraph agents over HTTP, engine and tools "
+        f"at {result['speed']:.0f}x speed, all arms in one run:\n\n" + _arms(result)
+    )
+
+
+def _virtual(folder: Path) -> str:
+    result, fidelity = _read(folder, "lockstep-b"), _read(folder, "fidelity")
+    worst = max(abs(c["ratio"] / c["measured_ratio"] - 1) for c in fidelity["comparisons"])
+    rates = max(abs(c["hit_rate"] - c["measured_hit_rate"]) for c in fidelity["comparisons"])
+    return (
+        'In virtual time, `make bench ARGS="--workload lockstep-b"`; the simulated engine is within '
+        f"{worst:.0%} of a real vLLM's time ratios and {rates:.2f} of its hit rates (`make fidelity`):\n\n"
+        + _arms(result)
+    )
+
+
+def _paper(folder: Path) -> str:
+    results = _read(folder, "paper")["results"]
+    rows = []
+    for headline in HEADLINES:
+        runs = [r for r in results if r["workload"] == headline.workload.name]
+        for arm in (BASELINE, "aimd"):
+            ours = [next(a for a in run["arms"] if a["arm"] == arm) for run in runs]
+            speedups = [a["speedup"] for a in ours]
+            rows.append(
+                (
+                    f"{headline.workload.name} `{arm}`",
+                    f"{statistics.median(speedups):.2f}x ({min(speedups):.2f}-{max(speedups):.2f})",
+                    f"{statistics.median(a['hit_rate'] for a in ours):.2f}",
+                    *_published(headline, arm),
+                )
+            )
+    return (
+        "The paper's two set-ups in virtual time, `make paper`, median and range over seeds, "
+        "beside what the paper reports for SGLang:\n\n"
+        + _table(("", "times none", "hit rate", "paper: times none", "paper: hit rate"), rows)
+    )
+
+
+def _published(headline: Headline, arm: str) -> tuple[str, str]:
+    base, found = headline.rows[BASELINE], headline.rows.get("aimd-paper" if arm != BASELINE else BASELINE)
+    if found is None:
+        return "", ""
+    hit = "" if found.hit_rate is None else f"{found.hit_rate:.2f}"
+    return f"{base.seconds / found.seconds:.2f}x", hit
+
+
+def _others(folder: Path) -> str:
+    gate, scale = _read(folder, "gate"), _read(folder, "scale")
+    arm = scale["arms"][0]
+    return (
+        f"`make gate`: one step through the gate costs {gate['step_over_capacity_limiter']:.2f} times an "
+        f"`anyio.CapacityLimiter` acquire and release, and {gate['growth_10_to_100k']:.2f} times as much with "
+        f"100,000 agents waiting as with 10. `make scale`: {arm['agents_completed']:,} agents, "
+        f"{arm['steps']:,} steps, in virtual time."
+    )
+
+
+def main(folder: str, readme: str) -> None:
+    """Rewrite the README's figures."""
+    path = Path(readme)
+    path.write_text(put_into(path.read_text(encoding="utf-8"), summary(Path(folder))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
