@@ -53,4 +53,4 @@ def test_links_and_the_map_name_files_that_exist() -> None:
 
 
 def test_every_figure_in_the_readme_is_what_the_result_files_say() -> None:
-    assert README == put_into(README, summary(ROOT / "benchmarks" / "results"))
+    assert put_into(README, summary(ROOT / "benchmarks" / "results")) == README

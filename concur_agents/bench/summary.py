@@ -115,8 +115,8 @@ def _others(folder: Path) -> str:
     arm = scale["arms"][0]
     return (
         f"`make gate`: one step through the gate costs {gate['step_over_capacity_limiter']:.2f} times an "
-        f"`anyio.CapacityLimiter` acquire and release, and {gate['growth_10_to_100k']:.2f} times as much with "
-        f"100,000 agents waiting as with 10. `make scale`: {arm['agents_completed']:,} agents, "
+        "`anyio.CapacityLimiter` acquire and release, and "
+        f"{gate['growth_10_to_100k']:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: {arm['agents_completed']:,} agents, "
         f"{arm['steps']:,} steps, in virtual time."
     )
 
