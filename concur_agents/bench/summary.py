@@ -114,8 +114,8 @@ def _others(folder: Path) -> str:
     gate, scale = _read(folder, "gate"), _read(folder, "scale")
     arm, cost, growth = scale["arms"][0], gate["step_over_capacity_limiter"], gate["growth_10_to_100k"]
     return (
-        f"`make gate`: one step through the gate costs {cost:.2f} times an `anyio.CapacityLimiter` acquire and "
-        f"release, and {growth:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: "
+        f"`make gate`: one step through the gate costs {cost:.2f} times an `anyio.CapacityLimiter` acquire "
+        f"and release, and {growth:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: "
         f"{arm['agents_completed']:,} agents, {arm['steps']:,} steps, in virtual time."
     )
 
