@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 
 from concur_agents.census import Census
-from concur_agents.errors import check_range
+from concur_agents.errors import check_range, check_whole
 from concur_agents.events import (
     Admitted,
     Event,
@@ -82,8 +82,8 @@ class Admission:
         parent: str | None = None,
         priority: int = 0,
         context_tokens: int = 0,
-    ) -> None:
-        """Make an agent known; it asks for its place with `request`.
+    ) -> int:
+        """Make an agent known; it asks for its place with `request`. The answer is a serial for `finish`.
 
         `parent` names an open agent whose place this one shares (a sub-agent or branch). `context_tokens`
         (>= 0) is the length of a context that exists already, for a trajectory resumed from a checkpoint.
@@ -92,12 +92,13 @@ class Admission:
             DuplicateAgentError: the id is open already.
             UnknownAgentError: the parent is not open.
         """
-        check_range("context_tokens", context_tokens, 0)
+        check_whole("context_tokens", context_tokens, 0)
         agent, context = self.census.enter(agent_id, parent, priority)
         active = self._roster.take_out(agent)
         self.ledger.open(agent, context, context_tokens)
         if active:
             self._roster.put_in(agent, now)
+        return context.serial
 
     def request(self, agent_id: str, now: float) -> tuple[Ticket, list[Event]]:
         """Ask for one generation call. `Granted` with the ticket is among the events if it may start now.
@@ -193,16 +194,19 @@ class Admission:
         self._settle(agent, now, events)
         return events
 
-    def finish(self, agent_id: str, now: float, outcome: Outcome = Outcome.COMPLETED) -> list[Event]:
+    def finish(
+        self, agent_id: str, now: float, outcome: Outcome = Outcome.COMPLETED, serial: int | None = None
+    ) -> list[Event]:
         """The agent is over: its waiting calls are refused, everything it holds is given back.
 
-        Finishing a trajectory finishes its branches and sub-agents. Finishing one twice is harmless.
+        Finishing a trajectory finishes its branches and sub-agents. Finishing one twice is harmless; with
+        the `serial` that `open` gave, a later trajectory of the same id is left alone.
 
         Raises:
             UnknownAgentError: the id was never opened.
         """
         found = self.census.find_or_finished(agent_id)
-        if found is None:
+        if found is None or (serial is not None and found[1].serial != serial):
             return []
         agent, context = found
         events: list[Event] = []

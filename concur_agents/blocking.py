@@ -44,10 +44,18 @@ class BlockingController:
             self.controller = Controller(controller, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._entering = threading.Lock()
+        self._entered = 0
 
     def __enter__(self) -> Self:
-        if self.controller.running:
-            return self
+        """Start the monitor, unless it runs. Threads may enter together; the last one out stops it."""
+        with self._entering:
+            self._entered += 1
+            if not self.controller.running:
+                self._start()
+        return self
+
+    def _start(self) -> None:
         ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -56,9 +64,14 @@ class BlockingController:
         self._thread.start()
         ready.wait()
         asyncio.run_coroutine_threadsafe(self.controller.__aenter__(), self._loop).result()
-        return self
 
     def __exit__(self, *_: object) -> None:
+        with self._entering:
+            self._entered -= 1
+            if not self._entered:
+                self._stop()
+
+    def _stop(self) -> None:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -142,14 +155,17 @@ class BlockingAgent:
         self._blocking = blocking
         self.agent_id = agent_id
         self._options = (parent, priority, context_tokens)
+        self._serial: int | None = None
 
     def __enter__(self) -> Self:
         parent, priority, tokens = self._options
-        self._blocking.controller.open(self.agent_id, parent=parent, priority=priority, context_tokens=tokens)
+        self._serial = self._blocking.controller.open(
+            self.agent_id, parent=parent, priority=priority, context_tokens=tokens
+        )
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._blocking.finish(self.agent_id, outcome_of(error))
+        self._blocking.controller.finish(self.agent_id, outcome_of(error), self._serial)
 
     def step(self, timeout_seconds: float | None = None) -> BlockingStep:
         """One generation call; entering it waits for admission. Errors as `BlockingController.acquire`."""
@@ -167,6 +183,9 @@ class BlockingStep:
         self._usage: Usage | None = None
 
     def __enter__(self) -> Self:
+        if self._ticket is not None:
+            msg = "a step is used once: call agent.step() again for the next one"
+            raise InvalidValueError(msg)
         self._ticket = self._blocking.acquire(self._agent_id, self._timeout)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 
 from concur_agents.errors import (
@@ -20,6 +21,7 @@ class Census:
     """Ids to agents and contexts, and the counters of invariant 6."""
 
     def __init__(self) -> None:
+        self._serials = itertools.count(1)
         self._members: dict[str, tuple[Agent, Context]] = {}
         self._finished: OrderedDict[str, None] = OrderedDict()
         self.open_agents = 0
@@ -60,11 +62,11 @@ class Census:
             )
             raise DuplicateAgentError(msg)
         if parent is None:
-            agent, context = Agent(agent_id, priority), Context(agent_id)
+            agent, context = Agent(agent_id, priority), Context(agent_id, serial=next(self._serials))
             self.open_agents += 1
         else:
             agent, above = self.find(parent)
-            context = Context(agent_id, above)
+            context = Context(agent_id, above, next(self._serials))
         self._finished.pop(agent_id, None)
         self._members[agent_id] = (agent, context)
         return agent, context

@@ -85,6 +85,9 @@ class Controller:
             )
             raise InvalidValueError(msg)
         self.policy = policy if policy is not None else AIMD()
+        if not isinstance(self.policy, Policy):
+            msg = f"policy={policy!r} is no policy: expected an object such as AIMD() or Static(8)"
+            raise InvalidValueError(msg)
         self._telemetry = telemetry
         self._interval = interval_seconds
         self._read_timeout = read_timeout_seconds
@@ -110,7 +113,7 @@ class Controller:
     # ---- start and stop -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._monitor is not None:
+        if self.running:
             msg = "this controller is running already: enter it once and share the object"
             raise InvalidValueError(msg)
         self.gate.set_closed(False)
@@ -121,9 +124,11 @@ class Controller:
         monitor, self._monitor = self._monitor, None
         self.gate.set_closed(True)
         try:
-            if monitor is not None:
+            if monitor is not None and monitor.get_loop() is asyncio.get_running_loop():
                 monitor.cancel()
                 await asyncio.gather(monitor, return_exceptions=True)
+            elif monitor is not None and not monitor.get_loop().is_closed():
+                monitor.get_loop().call_soon_threadsafe(monitor.cancel)
         finally:
             if self._telemetry is not None:
                 await self._telemetry.close()
@@ -140,7 +145,11 @@ class Controller:
         now = self._clock()
         try:
             async with asyncio.timeout(self._read_timeout):
-                return await self._telemetry.read(now)
+                reading = await self._telemetry.read(now)
+            if not isinstance(reading, Reading):
+                msg = f"it answered {reading!r}, expected a Reading"
+                raise InvalidValueError(msg)
+            return reading
         except TimeoutError:
             return Reading(now, Quality.STALE, reason=f"no answer within {self._read_timeout:g} s")
         except Exception as error:
@@ -149,7 +158,7 @@ class Controller:
     @property
     def running(self) -> bool:
         """Whether the monitor runs."""
-        return self._monitor is not None
+        return self._monitor is not None and not self._monitor.get_loop().is_closed()
 
     # ---- trajectories ---------------------------------------------------------------------------
 
@@ -173,7 +182,8 @@ class Controller:
             DuplicateAgentError: the id is running already.
             UnknownAgentError: the parent is not open.
         """
-        return AgentScope(self, agent_id or f"agent-{next(self._names)}", parent, priority, context_tokens)
+        name = f"unnamed-{next(self._names)}" if agent_id is None else agent_id
+        return AgentScope(self, name, parent, priority, context_tokens)
 
     def open(
         self,
@@ -182,20 +192,24 @@ class Controller:
         parent: str | None = None,
         priority: int = 0,
         context_tokens: int = 0,
-    ) -> None:
-        """Start a trajectory without a scope; `finish` must end it. For adapters. Arguments as `agent`."""
-        self.gate.open(agent_id, parent=parent, priority=priority, context_tokens=context_tokens)
+    ) -> int:
+        """Start a trajectory without a scope; `finish` must end it. For adapters. Arguments as `agent`.
 
-    def finish(self, agent_id: str, outcome: Outcome = Outcome.COMPLETED) -> None:
+        The answer is a serial for `finish`.
+        """
+        return self.gate.open(agent_id, parent=parent, priority=priority, context_tokens=context_tokens)
+
+    def finish(self, agent_id: str, outcome: Outcome = Outcome.COMPLETED, serial: int | None = None) -> None:
         """End a trajectory and all its branches: waiting calls are refused, its place is given back.
 
-        Idempotent, never blocks.
+        Idempotent, never blocks. With the `serial` that `open` gave, a later trajectory of the same id is
+        left alone.
 
         Raises:
             UnknownAgentError: the id was never opened.
         """
         self._admitted.pop(agent_id, None)
-        self.gate.finish(agent_id, outcome)
+        self.gate.finish(agent_id, outcome, serial)
 
     async def acquire(self, agent_id: str) -> Ticket:
         """Wait until the agent may make one generation call; `release` must end it. For adapters.

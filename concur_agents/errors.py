@@ -51,12 +51,20 @@ def check_range(
 ) -> None:
     """Raise `InvalidValueError` naming `field` and its range unless low <= value <= high.
 
-    `open_low` and `open_high` exclude the end. NaN and non-numbers are always refused.
+    `open_low` and `open_high` exclude the end. NaN, infinity and non-numbers are always refused.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     above = number and (value > low if open_low else value >= low)
     below = number and (value < high if open_high else value <= high)
     if not (above and below):
         left, right = "(" if open_low else "[", ")" if open_high or high == math.inf else "]"
         msg = f"{field}={value!r} is out of range: expected a number in {left}{low}, {high}{right}"
+        raise InvalidValueError(msg)
+
+
+def check_whole(field: str, value: int, low: int, high: float = math.inf) -> None:
+    """As `check_range`, for a count: a whole number."""
+    check_range(field, value, low, high)
+    if not isinstance(value, int):
+        msg = f"{field}={value!r} must be a whole number >= {low}"
         raise InvalidValueError(msg)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from concur_agents.errors import AgentFinishedError, ControllerClosedError
+from concur_agents.errors import AgentFinishedError, ControllerClosedError, InvalidValueError
 from concur_agents.events import (
     Event,
     Granted,
@@ -96,15 +98,16 @@ class Gate:
     def __init__(self, regulator: Regulator, clock: Callable[[], float]) -> None:
         self._regulator = regulator
         self._clock = clock
-        self._lock = threading.Lock()
+        # Re-entrant, since a policy may look at the controller it serves.
+        self._lock = threading.RLock()
         self._waiters: dict[Ticket, Waiter] = {}
         self._subscribers: tuple[Subscriber, ...] = ()
         self._closed = False
 
-    def open(self, agent_id: str, *, parent: str | None, priority: int, context_tokens: int) -> None:
+    def open(self, agent_id: str, *, parent: str | None, priority: int, context_tokens: int) -> int:
         """See `Admission.open`."""
         with self._lock:
-            self._regulator.open(
+            return self._regulator.open(
                 agent_id, self._clock(), parent=parent, priority=priority, context_tokens=context_tokens
             )
 
@@ -143,10 +146,10 @@ class Gate:
             self._wake(events)
         self._publish(events)
 
-    def finish(self, agent_id: str, outcome: Outcome) -> None:
+    def finish(self, agent_id: str, outcome: Outcome, serial: int | None = None) -> None:
         """See `Admission.finish`."""
         with self._lock:
-            events = self._regulator.finish(agent_id, self._clock(), outcome)
+            events = self._regulator.finish(agent_id, self._clock(), outcome, serial)
             self._wake(events)
         self._publish(events)
 
@@ -166,12 +169,16 @@ class Gate:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with every event, on the thread it happens on; the result unsubscribes."""
+        if not callable(subscriber) or inspect.iscoroutinefunction(subscriber):
+            msg = f"subscriber={subscriber!r} is not usable: expected a plain function of one event"
+            raise InvalidValueError(msg)
+        entry = functools.partial(subscriber)  # one entry a subscription, even of the same function
         with self._lock:
-            self._subscribers = (*self._subscribers, subscriber)
+            self._subscribers = (*self._subscribers, entry)
 
         def unsubscribe() -> None:
             with self._lock:
-                self._subscribers = tuple(s for s in self._subscribers if s is not subscriber)
+                self._subscribers = tuple(s for s in self._subscribers if s is not entry)
 
         return unsubscribe
 

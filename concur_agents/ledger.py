@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from concur_agents.errors import check_range
+from concur_agents.errors import check_whole
 from concur_agents.lifecycle import Agent, Context, Usage
 
 _SIGNAL_FRACTION = 0.02
@@ -70,9 +70,9 @@ class Ledger:
     """
 
     def __init__(self, *, block_size: int = 16, capacity_tokens: int | None = None) -> None:
-        check_range("block_size", block_size, 1)
+        check_whole("block_size", block_size, 1)
         if capacity_tokens is not None:
-            check_range("capacity_tokens", capacity_tokens, 1)
+            check_whole("capacity_tokens", capacity_tokens, 1)
         self.block_size = block_size
         self.capacity_tokens = capacity_tokens
         self.shared_prefix_tokens = 0
@@ -104,7 +104,7 @@ class Ledger:
 
     def set_block_size(self, block_size: int, agents: Iterable[Agent]) -> None:
         """Count `agents` anew in blocks of another size."""
-        check_range("block_size", block_size, 1)
+        check_whole("block_size", block_size, 1)
         self.block_size = block_size
         for agent in agents:
             agent.blocks = sum(self.blocks(context.tokens) for context in agent.contexts.values())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from concur_agents.errors import check_range
+from concur_agents.errors import check_whole
 
 
 class AgentStatus(Enum):
@@ -65,10 +65,10 @@ class Usage:
     cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        check_range("prompt_tokens", self.prompt_tokens, 0)
-        check_range("completion_tokens", self.completion_tokens, 0)
+        check_whole("prompt_tokens", self.prompt_tokens, 0)
+        check_whole("completion_tokens", self.completion_tokens, 0)
         if self.cached_tokens is not None:
-            check_range("cached_tokens", self.cached_tokens, 0, self.prompt_tokens)
+            check_whole("cached_tokens", self.cached_tokens, 0, self.prompt_tokens)
 
     @property
     def context_tokens(self) -> int:
@@ -87,6 +87,8 @@ class Context:
 
     context_id: str
     parent: Context | None = None
+    serial: int = 0
+    """Tells two contexts apart that had the same id one after the other."""
     tokens: int = 0
     calls: int = 0
     shared: bool = False

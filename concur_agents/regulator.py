@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from concur_agents.admission import Admission
-from concur_agents.errors import check_range
+from concur_agents.errors import InvalidValueError, check_range
 from concur_agents.events import Event, PolicyFailed, TelemetryChanged, Tick, Ticket
 from concur_agents.ledger import Ledger, Revisits
 from concur_agents.lifecycle import Outcome, Usage
@@ -73,11 +73,15 @@ class Regulator:
         check_range("stale_after_seconds", stale_after_seconds, 0, open_low=True)
         if grace_seconds is not None:
             check_range("grace_seconds", grace_seconds, 0)
+        window = policy.initial()
+        if not isinstance(window, Window):
+            msg = f"policy.initial() answered {window!r}, expected a Window"
+            raise InvalidValueError(msg)
         self.policy = policy
         self._grace = grace_seconds
         self.ledger = Ledger(block_size=block_size, capacity_tokens=capacity_tokens)
         self.admission = Admission(
-            self._with_grace(policy.initial()),
+            self._with_grace(window),
             ledger=self.ledger,
             selection=selection,
             max_wait_seconds=max_wait_seconds,
@@ -88,7 +92,7 @@ class Regulator:
         self._reason = ""
         self._epoch = 0
         self._heard_at: float | None = None
-        self._policy_error = ""
+        self._policy_errors: set[type[Exception]] = set()
         # The machine's own verbs: a shell calls them here and forgets where they live.
         self.open = self.admission.open
         self.abandon = self.admission.abandon
@@ -103,9 +107,11 @@ class Regulator:
         """See `Admission.end`."""
         return self.admission.end(ticket, now, usage)
 
-    def finish(self, agent_id: str, now: float, outcome: Outcome = Outcome.COMPLETED) -> list[Event]:
+    def finish(
+        self, agent_id: str, now: float, outcome: Outcome = Outcome.COMPLETED, serial: int | None = None
+    ) -> list[Event]:
         """See `Admission.finish`."""
-        return self.admission.finish(agent_id, now, outcome)
+        return self.admission.finish(agent_id, now, outcome, serial)
 
     def tick(self, reading: Reading | None, now: float) -> list[Event]:
         """Ask the policy once. `reading` is None where no telemetry is configured."""
@@ -190,12 +196,12 @@ class Regulator:
                 msg = f"answered {window!r}, expected a Window"
                 raise TypeError(msg)
         except Exception as error:
-            text = f"policy {getattr(self.policy, 'name', '?')} failed: {error!r}; the window stays as it is"
-            if text != self._policy_error:
+            if type(error) not in self._policy_errors:
+                name = getattr(self.policy, "name", "?")
+                text = f"policy {name} failed: {error!r}; the window stays as it is (said once)"
                 events.append(PolicyFailed(signals.at, text))
-            self._policy_error = text
+                self._policy_errors.add(type(error))
             return self.admission.window
-        self._policy_error = ""
         return self._with_grace(window)
 
     def _with_grace(self, window: Window) -> Window:

@@ -17,11 +17,11 @@ class Admitter(Protocol):
 
     def open(
         self, agent_id: str, *, parent: str | None = None, priority: int = 0, context_tokens: int = 0
-    ) -> None:
-        """Start a trajectory."""
+    ) -> int:
+        """Start a trajectory; the answer is a serial for `finish`."""
         ...
 
-    def finish(self, agent_id: str, outcome: Outcome = Outcome.COMPLETED) -> None:
+    def finish(self, agent_id: str, outcome: Outcome = Outcome.COMPLETED, serial: int | None = None) -> None:
         """End a trajectory."""
         ...
 
@@ -46,7 +46,7 @@ def outcome_of(error: BaseException | None) -> Outcome:
 class AgentScope:
     """One trajectory. Made by `Controller.agent`; leaving it gives its place back, however it is left."""
 
-    __slots__ = ("_children", "_controller", "_options", "agent_id")
+    __slots__ = ("_children", "_controller", "_options", "_serial", "agent_id")
 
     def __init__(
         self, controller: Admitter, agent_id: str, parent: str | None, priority: int, context_tokens: int
@@ -55,14 +55,17 @@ class AgentScope:
         self.agent_id = agent_id
         self._options = (parent, priority, context_tokens)
         self._children = itertools.count(1)
+        self._serial: int | None = None
 
     async def __aenter__(self) -> Self:
         parent, priority, tokens = self._options
-        self._controller.open(self.agent_id, parent=parent, priority=priority, context_tokens=tokens)
+        self._serial = self._controller.open(
+            self.agent_id, parent=parent, priority=priority, context_tokens=tokens
+        )
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._controller.finish(self.agent_id, outcome_of(error))
+        self._controller.finish(self.agent_id, outcome_of(error), self._serial)
 
     def step(self) -> StepScope:
         """One generation call: entering it waits for admission, leaving it is a boundary."""

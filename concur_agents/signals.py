@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from concur_agents.errors import InvalidValueError, check_range
+from concur_agents.errors import check_range, check_whole
 
 
 class Quality(Enum):
@@ -67,6 +67,16 @@ class Reading:
     engines: tuple[EngineReading, ...] = ()
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        for field in ("usage", "hit_tokens_delta", "query_tokens_delta", "preemptions_delta"):
+            value = getattr(self, field)
+            if value is not None:
+                check_range(f"reading.{field}", value, 0)
+        for field in ("capacity_tokens", "block_size"):
+            value = getattr(self, field)
+            if value is not None:
+                check_whole(f"reading.{field}", value, 1)
+
     @property
     def hit_rate(self) -> float | None:
         """Hit rate of all prompts since the previous reading; None when nothing was looked up."""
@@ -92,10 +102,7 @@ class Window:
     def __post_init__(self) -> None:
         for field, value in (("window.agents", self.agents), ("window.tokens", self.tokens)):
             if value is not None:
-                check_range(field, value, 1)
-                if int(value) != value:
-                    msg = f"{field}={value!r} must be a whole number"
-                    raise InvalidValueError(msg)
+                check_whole(field, value, 1)
         if self.grace_seconds is not None:
             check_range("window.grace_seconds", self.grace_seconds, 0)
 

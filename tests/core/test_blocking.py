@@ -126,3 +126,29 @@ def test_a_loop_that_died_under_its_waiter_hands_the_grant_on() -> None:
         assert waiting.result(30)
     blocking.release(held)
     ghost._log_destroy_pending = False
+
+
+def test_it_may_be_entered_again_and_by_many_threads() -> None:
+    concur = BlockingController(policy=Static(2))
+
+    def work(n: int) -> None:
+        with concur, concur.agent(f"t{n}") as agent, agent.step():
+            pass
+
+    with concur:
+        with concur:
+            pass
+        work(0)  # the inner exit has stopped nothing
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(work, range(1, 40)))
+    assert concur.snapshot().completed == 40
+    assert not concur.controller.running
+    assert not any(thread.name == "concur-monitor" for thread in threading.enumerate())
+
+
+def test_a_step_is_used_once() -> None:
+    with BlockingController(policy=Static(1)) as concur, concur.agent("a") as agent:
+        step = agent.step()
+        with step, pytest.raises(InvalidValueError, match="used once"), step:
+            pass
+        assert concur.snapshot().generating == 0

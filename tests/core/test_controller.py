@@ -455,3 +455,137 @@ def test_nobody_loses_a_place_that_nobody_wants() -> None:
             assert concur.snapshot().active == 1
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"block_size": 0},
+        {"block_size": "16"},
+        {"capacity_tokens": 1.5},
+        {"capacity_tokens": float("inf")},
+        {"hit_tokens_delta": float("nan")},
+        {"query_tokens_delta": -1.0},
+        {"usage": float("nan")},
+        None,
+    ],
+)
+def test_a_telemetry_that_answers_nonsense_is_a_failed_look_and_the_monitor_goes_on(values, caplog) -> None:
+    async def main() -> None:
+        policy = GrowIfAllowed()
+        telemetry = Scripted(ok, (lambda now: ok(now, **values)) if values else (lambda now: "a Reading"))
+        async with Controller(telemetry, policy=policy, clock=clock) as concur:
+            await agent(concur, "a", [])
+            await asyncio.sleep(5)
+            assert concur.snapshot().quality is Quality.STALE
+            assert concur.snapshot().active == 0
+            ticks = len(policy.seen)
+            telemetry.answers = [ok]
+            await asyncio.sleep(5)
+            assert len(policy.seen) > ticks
+            assert concur.snapshot().quality is Quality.OK
+
+    run(main())
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+
+
+def test_a_policy_may_look_at_the_controller_it_serves() -> None:
+    class Curious(GrowIfAllowed):
+        def update(self, signals) -> Window:
+            assert concur.snapshot().active == signals.active
+            return signals.window
+
+    concur = Controller(None, policy=Curious(), clock=clock)
+
+    async def main() -> None:
+        async with concur:
+            await agent(concur, "a", [])
+            assert concur.snapshot().completed == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), 1.5, -1, "7", True])
+def test_a_count_that_is_none_is_refused_and_spoils_nothing(count) -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            with pytest.raises(InvalidValueError, match="context_tokens"):
+                async with concur.agent("a", context_tokens=count):
+                    pass
+            async with concur.agent("b") as b, b.step() as step:
+                with pytest.raises(InvalidValueError, match="prompt_tokens"):
+                    step.record({"prompt_tokens": count})
+                step.record({"prompt_tokens": 100})
+            async with concur.agent("c", context_tokens=50) as c, c.step():
+                assert concur.snapshot().demand_tokens == 64
+
+    run(main())
+
+
+def test_an_old_scope_leaves_a_new_trajectory_of_the_same_id_alone() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            old = concur.agent("x")
+            await old.__aenter__()
+            concur.finish("x")
+            async with concur.agent("x") as new:
+                await old.__aexit__(None, None, None)
+                async with new.step():
+                    assert concur.snapshot().active == 1
+            assert concur.snapshot().open == 0
+
+    run(main())
+
+
+def test_nameless_agents_do_not_collide_with_named_ones() -> None:
+    async def main() -> None:
+        async with controller(4) as concur, concur.agent("agent-1"), concur.agent() as a, concur.agent() as b:
+            assert len({"agent-1", a.agent_id, b.agent_id}) == 3
+        for bad in ("", 0, []):
+            with pytest.raises(InvalidValueError, match="agent_id"):
+                async with concur.agent(bad):
+                    pass
+
+    run(main())
+
+
+def test_subscriptions_are_one_by_one_and_plain_functions_only() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            seen: list[Event] = []
+            first, _ = concur.subscribe(seen.append), concur.subscribe(seen.append)
+            await agent(concur, "a", [], steps=1)
+            twice = len(seen)
+            first()
+            await agent(concur, "b", [], steps=1)
+            assert len(seen) == twice * 3 // 2
+
+            async def later(event: Event) -> None: ...
+
+            with pytest.raises(InvalidValueError, match="plain function"):
+                concur.subscribe(later)
+
+    run(main())
+
+
+@pytest.mark.parametrize("policy", ["aimd", Static, object(), Broken(None)])
+def test_something_that_is_no_policy_is_refused(policy) -> None:
+    if isinstance(policy, Broken):
+        policy.initial = lambda: None
+    with pytest.raises(InvalidValueError, match="policy"):
+        Controller(None, policy=policy)
+
+
+def test_a_controller_whose_loop_died_can_be_started_again() -> None:
+    concur = Controller(None, policy=Static(1))
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(concur.__aenter__())
+    concur._monitor._log_destroy_pending = False
+    loop.close()  # without __aexit__
+    assert not concur.running
+
+    async def main() -> None:
+        async with concur:
+            await agent(concur, "a", [], steps=1)
+
+    asyncio.run(main())
