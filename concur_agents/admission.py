@@ -11,8 +11,9 @@ Rules (the numbers are those of the invariants in the documentation):
 1. Active agents and their demand stay within the window, except while a shrink waits for boundaries, and
    except that one agent may always run.
 2. A call in flight is never interrupted: an agent chosen by a shrink leaves at its next boundary.
-3. If anyone waits and nobody is active, someone is admitted. Waiters older than `max_wait_seconds` go
-   before all others, oldest first.
+3. If anyone waits and nobody is active, someone is admitted. Who has started comes back before new ones
+   start. Within either group, waiters older than `max_wait_seconds` go first, oldest first, whatever
+   their priority.
 4. A trajectory, its branches and its sub-agents hold one place together, so none of them waits for a
    place that another one holds.
 5. `end`, `abandon` and `finish` give back what was held, in whatever state the call or the agent is.
@@ -51,7 +52,7 @@ class Admission:
         window: The window to start with; `Window()` has no limit.
         ledger: Where context lengths are kept.
         selection: Whom a shrink pauses and who comes back first.
-        max_wait_seconds: > 0; a waiter older than this goes before all others.
+        max_wait_seconds: > 0; a waiter older than this goes before others of its group (see rule 3).
     """
 
     def __init__(
@@ -94,10 +95,7 @@ class Admission:
         """
         check_whole("context_tokens", context_tokens, 0)
         agent, context = self.census.enter(agent_id, parent, priority)
-        active = self._roster.take_out(agent)
-        self.ledger.open(agent, context, context_tokens)
-        if active:
-            self._roster.put_in(agent, now)
+        self._roster.recount(agent, lambda: self.ledger.open(agent, context, context_tokens))
         return context.serial
 
     def request(self, agent_id: str, now: float) -> tuple[Ticket, list[Event]]:
@@ -210,16 +208,23 @@ class Admission:
             return []
         agent, context = found
         events: list[Event] = []
-        active = self._roster.take_out(agent)
-        for member in self.census.leave(agent, context, outcome):
-            self._close(agent, member, now, events)
-            events.append(Finished(now, member.context_id, outcome))
-        if not agent.contexts:
-            self._roster.dequeue(agent)
-            agent.status = AgentStatus.COMPLETED
-        elif active:
-            self._roster.put_in(agent, now)
-        elif not agent.calls_waiting:
+        members = self.census.leave(agent, context, outcome)
+
+        def close() -> None:
+            for member in members:
+                self._close(agent, member, now, events)
+                events.append(Finished(now, member.context_id, outcome))
+
+        if len(members) < len(agent.contexts) and not any(member.in_flight for member in members):
+            self._roster.recount(agent, close)  # a branch at rest: the agent stays where it is
+        else:
+            active = self._roster.take_out(agent)
+            close()
+            if not agent.contexts:
+                agent.status = AgentStatus.COMPLETED
+            elif active:
+                self._roster.put_in(agent, now)
+        if not agent.calls_waiting:
             self._roster.dequeue(agent)
         self._settle(agent, now, events)
         return events

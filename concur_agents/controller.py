@@ -48,7 +48,7 @@ class Controller:
         interval_seconds: > 0; time between two looks at the engine.
         capacity_tokens: KV cache of the engine in tokens, >= 1, when telemetry cannot say.
         block_size: KV block in tokens, >= 1, when telemetry cannot say.
-        max_wait_seconds: > 0; a waiter older than this goes before all others.
+        max_wait_seconds: > 0; a waiter older than this goes before others, whatever their priority.
         stale_after_seconds: > 0; telemetry silent for longer freezes growth.
         grace_seconds: >= 0; how long an agent may sit at a boundary (a long tool, a human, a stalled
             reader) before somebody who waits may have its place; it then queues again. None: for ever. The

@@ -11,6 +11,7 @@ rate that a policy may act on.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,11 @@ one context, and one context counts there) ..."""
 _SIGNAL_CALLS = 4
 """... or once so many calls have revisited theirs: on a large cache 2 % would be silent for too long, and
 fewer calls would let one unlucky one speak for everyone."""
+
+_FIRST_PROMPTS = 32
+"""New agents remembered for the shared prefix: more than usual groups with one prompt have members."""
+_FIRST_PROMPTS_MIN = 2
+"""One agent's hits may be its own from an earlier run."""
 
 
 @dataclass(slots=True)
@@ -76,6 +82,7 @@ class Ledger:
         self.block_size = block_size
         self.capacity_tokens = capacity_tokens
         self.shared_prefix_tokens = 0
+        self._first_prompts: deque[int] = deque(maxlen=_FIRST_PROMPTS)
         self.total = Revisits()
         """All revisits so far, for reports."""
         self._pending = Revisits()
@@ -153,21 +160,32 @@ class Ledger:
             self._pending_calls += 1
 
     def _mark_shared(self, agent: Agent, context: Context, usage: Usage) -> None:
-        if context.calls == 0 and context.parent is None and usage.cached_tokens:
-            known = self.shared_prefix_tokens
-            # The smallest one seen: overstating what is shared would understate the demand.
-            self.shared_prefix_tokens = min(known, usage.cached_tokens) if known else usage.cached_tokens
+        if context.calls == 0 and context.parent is None and not context.tokens:
+            self._see_first_prompt(usage.cached_tokens)
         shared = 0 < self.shared_prefix_tokens <= usage.prompt_tokens
         agent.shared_contexts += shared - context.shared
         context.shared = shared
+
+    def _see_first_prompt(self, cached_tokens: int | None) -> None:
+        """What a new agent found cached is what it shares with all, if all find that much.
+
+        The smallest of the last ones counts, misses included: groups of agents with the same prompt must
+        not pass for all agents, and overstating what is shared would understate the demand. Only before the
+        first hit are misses no evidence: a starting batch finds nothing because nobody was there before.
+        """
+        if cached_tokens is None or (not cached_tokens and not self._first_prompts):
+            return
+        self._first_prompts.append(cached_tokens)
+        if len(self._first_prompts) >= _FIRST_PROMPTS_MIN:
+            self.shared_prefix_tokens = min(self._first_prompts)
 
     def take_hit_rate(self, hit_tokens: float | None) -> float | None:
         """H_t on revisits since the last answer that was not None; None while there are too few.
 
         Uses the calls' own cached tokens when the engine reports them. Else it takes `hit_tokens`, the
         engine's own count since the previous tick, over the revisited tokens of the calls that ended
-        meanwhile: the engine counts when a call starts and the ledger when it ends, so this runs ahead by
-        one call, towards 1, which is the harmless side.
+        meanwhile. That reads high: the engine counts when a call starts and the ledger when it ends, and new
+        agents' hits on a shared prefix count too. So let the engine report cached tokens where it can.
         """
         enough = _SIGNAL_FRACTION * self.capacity_tokens if self.capacity_tokens else math.inf
         if not self._per_call and hit_tokens is not None:
@@ -184,3 +202,4 @@ class Ledger:
         self._pending = Revisits()
         self._pending_calls = 0
         self.shared_prefix_tokens = 0
+        self._first_prompts.clear()

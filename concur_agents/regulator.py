@@ -52,7 +52,7 @@ class Regulator:
         policy: The control law.
         capacity_tokens: KV cache in tokens, >= 1, when telemetry cannot say; telemetry's word wins.
         block_size: KV block in tokens, >= 1; telemetry's word wins.
-        max_wait_seconds: > 0; a waiter older than this goes before all others.
+        max_wait_seconds: > 0; a waiter older than this goes before others, whatever their priority.
         stale_after_seconds: > 0; telemetry silent for longer freezes growth (shrinking goes on).
         grace_seconds: >= 0; how long an agent may sit at a boundary before somebody who waits may have its
             place, where the policy's window does not say; None: for ever.
@@ -167,7 +167,9 @@ class Regulator:
     def _sense(self, reading: Reading | None, now: float) -> Signals:
         """Everything the policy may look at."""
         admission, capacity = self.admission, self.ledger.capacity_tokens
-        demand, gauge = admission.demand_tokens, reading.usage if reading else None
+        current = reading is not None and reading.quality in (Quality.OK, Quality.UNRELIABLE)
+        # A gauge from before an outage says nothing about now; demand over capacity still does.
+        demand, gauge = admission.demand_tokens, reading.usage if reading and current else None
         known = [u for u in (gauge, demand / capacity if capacity else None) if u is not None]
         hits = reading.hit_tokens_delta if reading and reading.quality is Quality.OK else None
         heard = self._heard_at

@@ -7,6 +7,9 @@ change, `put_in`. Everything is O(log n) amortised.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
+
 from concur_agents.ledger import Load
 from concur_agents.lifecycle import Agent, AgentStatus
 from concur_agents.ranking import Ranking
@@ -28,8 +31,10 @@ class Roster:
         """Those a shrink has marked; first is whom to keep if room appears."""
         self.waiting: Ranking[Agent] = Ranking()
         # Insertion order is time order, so the first entry is the oldest.
-        self._idle_since: dict[Agent, float] = {}
-        self._arrivals: dict[Agent, float] = {}
+        # Ordered dicts: a plain dict scans the slots of all that left in front.
+        self._idle_since: OrderedDict[Agent, float] = OrderedDict()
+        self._returning: OrderedDict[Agent, float] = OrderedDict()
+        self._arriving: OrderedDict[Agent, float] = OrderedDict()
 
     def take_out(self, agent: Agent) -> bool:
         """Take an active agent out of the sums and orders; False when it is not active."""
@@ -64,6 +69,19 @@ class Roster:
         elif not agent.manual:
             self.generating.add(agent, key)
 
+    def recount(self, agent: Agent, change: Callable[[], None]) -> None:
+        """Apply `change` to an agent's contexts without moving it: its time at a boundary goes on."""
+        active = agent.status.is_active
+        if active:
+            self.active.add(agent, -1)
+            if agent.draining:
+                self.leaving.add(agent, -1)
+        change()
+        if active:
+            self.active.add(agent)
+            if agent.draining:
+                self.leaving.add(agent)
+
     def idle_for(self, now: float) -> tuple[Agent, float] | None:
         """The agent that has been at a boundary longest, and for how many seconds."""
         agent = next(iter(self._idle_since), None)
@@ -74,13 +92,15 @@ class Roster:
         if agent.manual or not agent.calls_waiting or agent in self.waiting:
             return
         agent.waiting_since = now
-        self._arrivals[agent] = now
+        group = self._returning if agent.started and not one_queue else self._arriving
+        group[agent] = now
         self.waiting.add(agent, self.selection.resume_key(agent, one_queue=one_queue))
 
     def dequeue(self, agent: Agent) -> None:
         """Take an agent out of the competition."""
         self.waiting.discard(agent)
-        self._arrivals.pop(agent, None)
+        self._returning.pop(agent, None)
+        self._arriving.pop(agent, None)
 
     def reorder_waiting(self, *, one_queue: bool) -> None:
         """Rank all waiters anew. O(n log n), when the kind of window changes."""
@@ -88,8 +108,14 @@ class Roster:
             self.waiting.add(agent, self.selection.resume_key(agent, one_queue=one_queue))
 
     def next_waiter(self, now: float, max_wait_seconds: float) -> Agent | None:
-        """Who comes next: the oldest if it is overdue, else the first by the order in force."""
-        oldest = next(iter(self._arrivals), None)
-        if oldest is not None and now - self._arrivals[oldest] >= max_wait_seconds:
+        """Who comes next: the first by the order in force, unless an older one of its group is overdue.
+
+        The groups are those who come back and those who are new: however long the new have waited (in a
+        large batch that is most of them, most of the time), who has started comes first.
+        """
+        first = self.waiting.first()
+        group = self._returning if first in self._returning else self._arriving
+        oldest = next(iter(group), None)
+        if oldest is not None and now - group[oldest] >= max_wait_seconds:
             return oldest
-        return self.waiting.first()
+        return first

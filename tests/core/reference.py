@@ -21,6 +21,7 @@ class Plain:
     order: int = -1
     asked_at: float = 0.0
     arrival: int = 0
+    grouped_as_returning: bool = False
     boundary: int = 0
     boundary_at: float = 0.0
     manual: bool = False
@@ -104,6 +105,7 @@ class NaiveAdmission:
 
     def arrive(self, a: Plain, now: float) -> None:
         a.asked_at, a.arrival = now, next(self.sequence)
+        a.grouped_as_returning = a.order >= 0 and not self.window.is_request_limit
 
     def end(self, ticket: int, now: float, usage: Usage | None) -> None:
         a = self.tickets.pop(ticket, None)
@@ -150,16 +152,10 @@ class NaiveAdmission:
     def set_window(self, window: Window, now: float) -> None:
         if window == self.window:
             return
-        if window.is_request_limit != self.window.is_request_limit:
-            for a in sorted(self.waiters(), key=self.wait_key_plain):
-                a.arrival = a.arrival  # the order among equals is by arrival already
         self.window = window
         self.unmark(now)
         self.shrink(now)
         self.pump(now)
-
-    def wait_key_plain(self, a: Plain) -> float:
-        return a.arrival
 
     # consequences
     def settle(self, a: Plain, now: float) -> None:
@@ -204,8 +200,10 @@ class NaiveAdmission:
 
     def pump(self, now: float) -> None:
         while waiters := self.waiters():
-            overdue = [a for a in waiters if now - a.asked_at >= self.max_wait]
-            a = min(overdue, key=lambda w: w.arrival) if overdue else min(waiters, key=self.wait_key)
+            first = min(waiters, key=self.wait_key)
+            group = [w for w in waiters if w.grouped_as_returning == first.grouped_as_returning]
+            overdue = [w for w in group if now - w.asked_at >= self.max_wait]
+            a = min(overdue, key=lambda w: w.arrival) if overdue else first
             if not self.fits(a):
                 idle = [b for b in self.actives() if not b.in_flight]
                 grace = self.window.grace_seconds

@@ -589,3 +589,35 @@ def test_a_controller_whose_loop_died_can_be_started_again() -> None:
             await agent(concur, "a", [], steps=1)
 
     asyncio.run(main())
+
+
+def test_a_cancelled_wait_leaves_the_queue_though_its_agent_stays_open() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            for name in "abc":
+                concur.open(name)
+            held = await concur.acquire("a")
+            waiting = asyncio.create_task(concur.acquire("b"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert concur.snapshot().waiting == 0
+            granted = asyncio.create_task(concur.acquire("b"))
+            await asyncio.sleep(0)
+            concur.finish("a")
+            granted.cancel()  # between grant and wake-up
+            await asyncio.gather(granted, return_exceptions=True)
+            assert concur.snapshot().generating == 0
+            concur.release(held)
+            concur.pause("b")
+            await asyncio.wait_for(concur.acquire("c"), 1)
+
+    run(main())
+
+
+def test_the_default_grace_is_a_minute() -> None:
+    async def main() -> None:
+        async with controller(1) as concur:
+            assert concur.snapshot().window.grace_seconds == 60
+
+    run(main())

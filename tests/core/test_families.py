@@ -9,6 +9,7 @@ from concur_agents.errors import AgentFinishedError, DuplicateAgentError, Unknow
 from concur_agents.events import Event, Finished, Granted, Paused, Refused
 from concur_agents.ledger import Ledger
 from concur_agents.lifecycle import AgentStatus, Outcome, Usage
+from concur_agents.selection import Selection
 from concur_agents.signals import Window
 
 
@@ -211,3 +212,78 @@ def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="context_tokens=-1"):
         gate.open("b", 0, context_tokens=-1)
     assert len(gate.census) == 1  # the refused ones left nothing behind
+
+
+def test_a_child_that_comes_and_goes_does_not_restart_its_parents_grace() -> None:
+    gate = machine(agents=1, grace_seconds=60)
+    gate.open("root", 0)
+    step, _ = ask(gate, "root")
+    gate.end(step, 0)
+    gate.open("other", 1)
+    for n in range(1, 6):
+        gate.open(f"kid{n}", n * 10, parent="root")
+        gate.finish(f"kid{n}", n * 10 + 1)
+    ticket, immediate = ask(gate, "other", 59)
+    assert not immediate
+    assert ticket in granted(gate.advance(60))
+
+
+def test_who_started_comes_back_before_new_ones_however_long_these_have_waited() -> None:
+    gate = Admission(Window(agents=2), ledger=Ledger(block_size=1), max_wait_seconds=10)
+    gate.open("a", 0)
+    gate.open("b", 0)
+    ask(gate, "a")
+    b, _ = ask(gate, "b")
+    for n in range(5):
+        gate.open(f"new{n}", 0)
+        ask(gate, f"new{n}")
+    gate.set_window(Window(agents=1), 1)
+    gate.end(b, 2)
+    again, immediate = ask(gate, "b", 1000)
+    assert not immediate
+    assert again in granted(gate.finish("a", 2000))
+
+
+def test_a_low_priority_that_waits_too_long_goes_before_a_high_one() -> None:
+    gate = Admission(Window(agents=1), ledger=Ledger(block_size=1), max_wait_seconds=10)
+    gate.open("holder", 0)
+    ask(gate, "holder")
+    gate.open("low", 0)
+    gate.open("high", 0, priority=5)
+    low, _ = ask(gate, "low", 0)
+    high, _ = ask(gate, "high", 5)
+    assert low in granted(gate.finish("holder", 11))
+    assert high in granted(gate.finish("low", 11))
+
+
+@pytest.mark.parametrize(
+    ("order", "paused"),
+    [("newest", "c"), ("oldest", "a"), ("largest", "b"), ("smallest", "a")],
+)
+def test_named_orders_choose_whom_a_shrink_pauses(order: str, paused: str) -> None:
+    gate = Admission(Window(), ledger=Ledger(block_size=1), selection=Selection(pause=order))
+    for name, tokens in (("a", 10), ("b", 30), ("c", 20)):
+        gate.open(name, 0)
+        ticket, _ = ask(gate, name)
+        gate.end(ticket, 0, Usage(tokens))
+    events = gate.set_window(Window(agents=2), 1)
+    assert [event.agent_id for event in events if isinstance(event, Paused)] == [paused]
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("oldest", "a"), ("fifo", "c"), ("largest", "b"), ("smallest", "a")],
+)
+def test_named_orders_choose_who_comes_back(order: str, first: str) -> None:
+    gate = Admission(Window(), ledger=Ledger(block_size=1), selection=Selection(resume=order))
+    gate.open("holder", 0)
+    ask(gate, "holder")
+    for name, tokens in (("a", 10), ("b", 30), ("c", 20)):
+        gate.open(name, 0)
+        ticket, _ = ask(gate, name)
+        gate.end(ticket, 0, Usage(tokens))
+    gate.set_window(Window(agents=1), 1)
+    tickets = {name: ask(gate, name, 2 + at)[0] for at, name in enumerate("cba")}
+    assert granted(gate.finish("holder", 9)) == [tickets[first]]
+    with pytest.raises(ValueError, match=r"selection\.resume"):
+        Selection(resume="random")

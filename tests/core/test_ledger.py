@@ -53,10 +53,31 @@ def test_the_shared_prefix_counts_once() -> None:
     book.call("a", 2000, 48, 0)  # cold: nobody was there before
     book.call("b", 2000, 48, 1600)
     book.call("c", 2000, 48, 1600)
-    # b and c are known to start with it; a is seen to with its next call.
-    assert book.demand == 3 * 2048 - 1600
+    # Two agree, so it is shared; whose prompts were seen before that are counted with their next call.
+    assert book.demand == 3 * 2048
     book.call("a", 2100, 12, 2048)
+    assert book.demand == 2112 + 2 * 2048 - 1600
+    book.call("b", 2048, 0, 2032)
     assert book.demand == 2112 + 2 * 2048 - 2 * 1600
+
+
+def test_groups_with_one_prompt_each_do_not_pass_for_a_shared_prefix() -> None:
+    book = Book(block_size=16)
+    for group in range(4):
+        book.call(f"{group}-first", 4000, 0, 0)
+        book.call(f"{group}-second", 4000, 0, 3984)
+    assert book.ledger.shared_prefix_tokens == 0
+    assert book.demand == 8 * 4000
+
+
+def test_a_resumed_trajectory_that_finds_its_own_history_shares_nothing() -> None:
+    book = Book(block_size=16)
+    for n in range(3):
+        agent, context = Agent(f"a{n}"), Context(f"a{n}")
+        book.ledger.open(agent, context, 8000)
+        book.agents[f"a{n}"] = (agent, context)
+        book.call(f"a{n}", 8160, 0, 8000)
+    assert book.demand == 3 * 8160
 
 
 def test_the_smallest_prefix_seen_is_taken_for_the_shared_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concur_agents.events import TelemetryChanged, Tick
 from concur_agents.lifecycle import Usage
+from concur_agents.policies import AIMD
 from concur_agents.regulator import Regulator
 from concur_agents.signals import Quality, Reading, Signals, Window
 
@@ -132,3 +133,11 @@ def test_grace_reclaims_on_the_tick() -> None:
     assert regulator.snapshot().waiting == 1
     regulator.tick(None, 30)
     assert (regulator.snapshot().waiting, regulator.snapshot().paused) == (0, 1)
+
+
+def test_the_gauge_of_a_dead_endpoint_is_not_read_again_and_again() -> None:
+    regulator = Regulator(AIMD(w_initial=32), block_size=1)
+    regulator.tick(reading(0, usage=0.9, capacity_tokens=10_000), 0)
+    for now in range(1, 60):
+        regulator.tick(reading(now, Quality.STALE, usage=0.9, capacity_tokens=10_000), now)
+    assert regulator.snapshot().window.agents == 16  # one cut, for the one look that said so
