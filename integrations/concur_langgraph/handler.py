@@ -15,12 +15,12 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.messages import BaseMessage
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import Runnable
 from langgraph.errors import GraphBubbleUp
@@ -28,16 +28,17 @@ from langgraph.pregel import Pregel
 
 from concur_agents.controller import Controller
 from concur_agents.lifecycle import Outcome
-from concur_langgraph.runs import Runs
-from concur_langgraph.usage import usage_of
+from concur_langgraph.caller import ByCaller, on_loop_thread
+from concur_langgraph.runs import Run, Runs
+from concur_langgraph.usage import Meter, context_tokens
+from concur_langgraph.waiting import admitted, admitted_blocking, would_deadlock
 
 logger = logging.getLogger("concur_agents.langgraph")
 
-P = ParamSpec("P")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
-
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
+Metadata = dict[str, Any] | None
 
 _RUNS: weakref.WeakValueDictionary[int, Runs] = weakref.WeakValueDictionary()
 """Runs by the controller's id (which they keep alive, not the reverse): handlers of one controller must agree
@@ -51,20 +52,20 @@ def runs_of(controller: Controller) -> Runs:
         return _RUNS.setdefault(id(controller), Runs(controller))
 
 
-def _quietly(method: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:
+def _quietly(method: Callable[..., None]) -> Any:  # noqa: ANN401
     """An error in here is ours: log it, and let the graph's own result or error through."""
 
     @functools.wraps(method)
-    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapper(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         try:
-            await method(*args, **kwargs)
+            method(*args, **kwargs)
         except Exception:
             logger.exception("bookkeeping failed in %s; the graph is not affected", method.__name__)
 
     return wrapper
 
 
-class ConcurCallbackHandler(AsyncCallbackHandler):
+class ConcurCallbackHandler(BaseCallbackHandler):
     """Gates the model calls of every graph, agent or Runnable it is attached to. See the module.
 
     All handlers of one controller are equal and share their bookkeeping; copies are the same object.
@@ -80,7 +81,6 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self.runs = runs_of(controller)
-        self._warned_usage = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConcurCallbackHandler) and other.controller is self.controller
@@ -93,39 +93,22 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
 
     # ---- model calls ----------------------------------------------------------------------------
 
-    async def on_chat_model_start(
+    async def _wait(
         self,
-        serialized: dict[str, Any],
-        messages: list[list[BaseMessage]],
+        serialized: object,
+        prompts: list[list[BaseMessage]] | list[str],
+        /,
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Metadata = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Wait for admission."""
-        await self._admit(run_id, parent_run_id, metadata)
-
-    async def on_llm_start(
-        self,
-        serialized: dict[str, Any],
-        prompts: list[str],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        """Wait for admission."""
-        await self._admit(run_id, parent_run_id, metadata)
-
-    async def _admit(self, run_id: UUID, parent_run_id: UUID | None, metadata: dict[str, Any] | None) -> None:
+        """Wait for admission of a model call."""
         run = self.runs.start(run_id, parent_run_id, metadata)
         try:
-            context = self.runs.enter(run)
-            ticket = self.runs.take(run) or await self.controller.acquire(context)
+            context = self._enter(run, prompts)
+            ticket = self.runs.take(run) or await admitted(self.controller, context)
         except BaseException as error:
             self.runs.end(run_id, _outcome(error))
             raise
@@ -133,113 +116,141 @@ class ConcurCallbackHandler(AsyncCallbackHandler):
         if run.parent is None:
             self._end_with_task(run_id)
 
+    def _block(
+        self,
+        serialized: object,
+        prompts: list[list[BaseMessage]] | list[str],
+        /,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Metadata = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """Wait for admission of a model call on this thread."""
+        run = self.runs.start(run_id, parent_run_id, metadata)
+        try:
+            if on_loop_thread() or any(above.blocks_loop for above in run.lineage()):
+                raise would_deadlock()
+            context = self._enter(run, prompts)
+            ticket = self.runs.take(run) or admitted_blocking(self.controller, context)
+        except BaseException as error:
+            self.runs.end(run_id, _outcome(error))
+            raise
+        self.runs.hold(run, ticket)
+
+    on_chat_model_start = ByCaller(from_async=_wait, from_sync=_block)
+    on_llm_start = ByCaller(from_async=_wait, from_sync=_block)
+
+    def _enter(self, run: Run, prompts: list[list[BaseMessage]] | list[str]) -> str:
+        """Ask with which id? A prompt that has answers in it continues a conversation of known length."""
+        first = prompts[0] if prompts else []
+        messages: Sequence[BaseMessage] = [HumanMessage(first)] if isinstance(first, str) else first
+        run.meter = Meter(messages)
+        return self.runs.enter(run, context_tokens(messages))
+
     def _end_with_task(self, run_id: UUID) -> None:
         """A model called outside any chain: of a cancelled call no event tells, only the task ends."""
-        task = asyncio.current_task()
-        top = None if task is None else task.get_coro()
-        if task is None or getattr(top, "__name__", "") in ("on_chat_model_start", "on_llm_start"):
-            return  # a sync call: the task is this event's own and ends before the call does
-        runs = self.runs
-        task.add_done_callback(lambda _: runs.end(run_id, Outcome.CANCELLED))
+        task, runs = asyncio.current_task(), self.runs
+        if task is not None:
+            task.add_done_callback(lambda _: runs.end(run_id, Outcome.CANCELLED))
 
     @_quietly
-    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_llm_new_token(self, token: object, *, chunk: object = None, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+        """Each chunk may carry usage."""
+        run = self.runs.find(run_id)
+        if run is not None and run.meter is not None:
+            run.meter.chunk(chunk)
+
+    @_quietly
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """The call is over: a boundary."""
         run = self.runs.find(run_id)
-        if run is None:
+        if run is None or run.meter is None:
             return
-        usage = usage_of(response)
-        if usage is None and not self._warned_usage:
-            self._warned_usage = True
+        try:
+            usage = run.meter.reported(response)
+            if usage is None:
+                usage = run.meter.estimated(response)
+                self._warn_of_estimate()
+            self.runs.leave(run, usage)
+        finally:
+            self.runs.end(run_id, Outcome.COMPLETED)
+
+    def _warn_of_estimate(self) -> None:
+        if not self.runs.warned_usage:
+            self.runs.warned_usage = True
             logger.warning(
-                "a model call reported no token usage, so its context is not in the ledger; "
+                "a model call reported no token usage, so its context is estimated from its length; "
                 "with ChatOpenAI use stream_usage=True"
             )
-        self.runs.leave(run, usage)
-        self.runs.end(run_id, Outcome.COMPLETED)
 
     @_quietly
-    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """The call failed: a boundary all the same."""
         self.runs.end(run_id, _outcome(error))
 
     # ---- everything round them ------------------------------------------------------------------
 
     @_quietly
-    async def on_chain_start(
+    def _begin(
         self,
-        serialized: dict[str, Any],
-        inputs: dict[str, Any],
+        serialized: object,
+        inputs: object,
+        /,
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Metadata = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         """Remember who is whose child."""
         self.runs.start(run_id, parent_run_id, metadata)
 
     @_quietly
-    async def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """The run is over, and so is everything under it."""
-        self.runs.end(run_id, Outcome.COMPLETED)
-
-    @_quietly
-    async def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """As `on_chain_end`; the only sign of a cancelled model call."""
-        self.runs.end(run_id, _outcome(error))
-
-    @_quietly
-    async def on_tool_start(
+    def _begin_sync(
         self,
-        serialized: dict[str, Any],
-        input_str: str,
+        serialized: object,
+        inputs: object,
+        /,
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
-        inputs: dict[str, Any] | None = None,
+        metadata: Metadata = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """As `_begin`; its nodes may run on other threads, which cannot see that this one has a loop."""
+        self.runs.start(run_id, parent_run_id, metadata).blocks_loop = on_loop_thread()
+
+    @_quietly
+    def _begin_tool(
+        self,
+        serialized: object,
+        inputs: object,
+        /,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Metadata = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         """A boundary goes on; model calls inside the tool belong to the same trajectory."""
         self.runs.start(run_id, parent_run_id, metadata, tool=True)
 
     @_quietly
-    async def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """The tool is over."""
+    def _end(self, result: object, /, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+        """The run is over, and so is everything under it."""
         self.runs.end(run_id, Outcome.COMPLETED)
 
     @_quietly
-    async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """The tool failed."""
+    def _fail(self, error: BaseException, /, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+        """As `_end`; the only sign of a cancelled model call."""
         self.runs.end(run_id, _outcome(error))
 
-    @_quietly
-    async def on_retriever_start(
-        self,
-        serialized: dict[str, Any],
-        query: str,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        """As a tool."""
-        self.runs.start(run_id, parent_run_id, metadata)
-
-    @_quietly
-    async def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """As a tool."""
-        self.runs.end(run_id, Outcome.COMPLETED)
-
-    @_quietly
-    async def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
-        """As a tool."""
-        self.runs.end(run_id, _outcome(error))
+    on_chain_start = ByCaller(from_async=_begin, from_sync=_begin_sync)
+    on_chain_end, on_chain_error = _end, _fail
+    on_tool_start, on_tool_end, on_tool_error = _begin_tool, _end, _fail
+    on_retriever_start, on_retriever_end, on_retriever_error = _begin, _end, _fail
 
 
 def _outcome(error: BaseException) -> Outcome:
@@ -262,5 +273,7 @@ def gated(graph: Runnable[Any, Any], controller: Controller) -> Runnable[Any, An
     trajectory is one invocation. `config["metadata"]["concur_agent_id"]` names it (default: its run id); two
     at once under one name are refused with `DuplicateAgentError`, but inside
     `async with controller.agent("x")` all that are named "x" are that agent.
+
+    A model call in a synchronous run on a thread that runs an event loop raises `WouldDeadlockError`.
     """
     return graph.with_config({"callbacks": [ConcurCallbackHandler(controller)]})

@@ -1,6 +1,6 @@
 """Which trajectory, and which of its contexts, a LangChain run belongs to.
 
-Plain bookkeeping of run ids, without LangChain and without waiting. A trajectory is the tree of runs under
+Plain bookkeeping of run ids; nothing in here waits. A trajectory is the tree of runs under
 one root run (or under the run whose metadata names another `concur_agent_id`). A context is one branch of
 it: the conversation of the graph itself, of a subgraph or sub-agent, or of one of several workers that
 call the model at the same time.
@@ -19,6 +19,7 @@ from concur_agents.controller import Controller
 from concur_agents.errors import DuplicateAgentError, UnknownAgentError
 from concur_agents.events import Ticket
 from concur_agents.lifecycle import Outcome, Usage
+from concur_langgraph.usage import Meter
 
 AGENT_ID = "concur_agent_id"
 """Key of `config["metadata"]` that names the trajectory; default: the root run's id.
@@ -26,6 +27,9 @@ AGENT_ID = "concur_agent_id"
 Under a run of another name it starts a trajectory of its own; if that run's agent has been admitted by then
 and may be waiting for this one, the two share one place.
 """
+
+SESSION_ID = "concur_session_id"
+"""Key of `config["metadata"]` that names the session for the engine; default: `thread_id`, else the agent."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +67,9 @@ class Run:
     """Contexts that end with this run: branch key to context id."""
     ticket: Ticket | None = None
     context_id: str | None = None
+    meter: Meter | None = None
+    blocks_loop: bool = False
+    """A synchronous call on a thread that runs an event loop, which stands still until it is over."""
 
     def lineage(self) -> Iterator[Run]:
         """This run and its ancestors, innermost first."""
@@ -95,6 +102,8 @@ class Runs:
         self._runs: dict[UUID, Run] = {}
         self._ours: set[str] = set()
         """Ids of the trajectories opened here."""
+        self.warned_usage = False
+        """Whether somebody was told that usage is missing."""
         # Re-entrant: the controller's subscribers are called in here, and may start or end runs.
         self._lock = threading.RLock()
 
@@ -140,15 +149,23 @@ class Runs:
         return run
 
     @_locked
-    def enter(self, run: Run) -> str:
+    def enter(self, run: Run, context_tokens: int = 0) -> str:
         """A model call of `run` is about to ask for admission: the id to ask with.
+
+        `context_tokens` is the length of the conversation that it continues, in case it is new here.
 
         Raises:
             DuplicateAgentError: another live run goes by the same name.
         """
-        trajectory = run.trajectory
-        self._open(trajectory)
-        run.context_id = context = self._context(run)
+        trajectory, branch = run.trajectory, self._branch_of(run)
+        self._open(trajectory, 0 if branch else context_tokens)
+        context = trajectory.agent_id
+        if branch is not None:
+            context = self._branch(*branch, parent=context, context_tokens=context_tokens)
+        if context in trajectory.busy:
+            # A call made while its context has another one in flight is a branch of its own.
+            context = self._branch(run.parent or run, f"call {run.run_id}", parent=context)
+        run.context_id = context
         trajectory.busy[context] = trajectory.busy.get(context, 0) + 1
         return context
 
@@ -162,9 +179,14 @@ class Runs:
 
     @_locked
     def keep(self, run: Run, ticket: Ticket) -> None:
-        """A gate of `run` was admitted: the next model call of its context may use `ticket`."""
-        if self._runs.get(run.run_id) is run and run.context_id is not None:
-            run.trajectory.passes[run.context_id] = ticket
+        """A gate of `run` was admitted; the next model call of its context goes ahead on that.
+
+        Where a place lasts, the agent has it now, and what follows is a boundary: should the call not come
+        (a reader that stalls), the place can be reclaimed. Where it lasts one call, `ticket` is kept for it.
+        """
+        alive = self._runs.get(run.run_id) is run and run.context_id is not None
+        if alive and self._controller.snapshot().window.is_request_limit:
+            run.trajectory.passes[run.context_id or ""] = ticket
         else:
             self._controller.release(ticket)
 
@@ -206,14 +228,16 @@ class Runs:
             self._ours.discard(run.trajectory.agent_id)
             self._finish(run.trajectory.agent_id, outcome)
 
-    def _open(self, trajectory: Trajectory) -> None:
+    def _open(self, trajectory: Trajectory, context_tokens: int) -> None:
         """Open at the controller, unless a scope round the graph has done so already."""
         if trajectory.opened:
             return
         outer = trajectory.outer
         try:
             self._controller.open(
-                trajectory.agent_id, parent=outer.agent_id if outer and outer.opened else None
+                trajectory.agent_id,
+                parent=outer.agent_id if outer and outer.opened else None,
+                context_tokens=context_tokens,
             )
         except DuplicateAgentError:
             if trajectory.agent_id in self._ours:
@@ -223,30 +247,23 @@ class Runs:
             self._ours.add(trajectory.agent_id)
         trajectory.opened = True
 
-    def _context(self, run: Run) -> str:
-        """The context whose conversation this call continues; opened when it is new.
+    def _branch_of(self, run: Run) -> tuple[Run, str] | None:
+        """The branch whose conversation a call of `run` continues: the run it ends with, and its key there.
 
-        The graph's own calls share the trajectory's context. Calls in a tool, or else in a subgraph, share
-        one that ends with it. A call made while its context has another one in flight is a branch of its
-        own, which ends with the node that makes it.
+        None for the graph's own calls, which share the trajectory's context. Calls in a tool, or else in a
+        subgraph, share one that ends with it.
         """
-        trajectory, lineage = run.trajectory, list(run.lineage())
-        inner = run.namespace.rpartition("|")[0]
-        context = trajectory.agent_id
+        lineage, inner = list(run.lineage()), run.namespace.rpartition("|")[0]
         owner = next((r for r in lineage if r.tool), None)
         if owner is None and inner:
             owner = next((r for r in reversed(lineage) if _within(r.namespace, inner)), run)
-        if owner is not None:
-            context = self._branch(owner, inner or "tool", parent=context)
-        if context in trajectory.busy:
-            context = self._branch(run.parent or run, f"call {run.run_id}", parent=context)
-        return context
+        return None if owner is None else (owner, inner or "tool")
 
-    def _branch(self, owner: Run, key: str, *, parent: str) -> str:
+    def _branch(self, owner: Run, key: str, *, parent: str, context_tokens: int = 0) -> str:
         context = owner.contexts.get(key)
         if context is None:
             context = f"{owner.trajectory.agent_id}/{key}/{owner.run_id}"
-            self._controller.open(context, parent=parent)
+            self._controller.open(context, parent=parent, context_tokens=context_tokens)
             owner.contexts[key] = context
         return context
 

@@ -1,24 +1,83 @@
-"""Token usage of a finished LangChain model call."""
+"""Token usage of LangChain model calls, and the length of a conversation that is already there."""
 
 from __future__ import annotations
 
-from langchain_core.messages import AIMessage
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, LLMResult
 
+from concur_agents.errors import InvalidValueError
 from concur_agents.lifecycle import Usage
+from concur_agents.usage import as_usage
 
 
-def usage_of(response: LLMResult) -> Usage | None:
-    """Usage from the answer's `usage_metadata`; None when the model did not say.
+class Meter:
+    """What one model call used.
 
-    A streaming `ChatOpenAI` with a `base_url` of its own says only with `stream_usage=True`.
+    Args:
+        prompt: The conversation it was called with.
     """
-    generation = response.generations[0][0] if response.generations and response.generations[0] else None
-    if not isinstance(generation, ChatGeneration) or not isinstance(generation.message, AIMessage):
-        return None
-    record = generation.message.usage_metadata
-    if record is None:
-        return None
+
+    __slots__ = ("_last", "_prompt", "_reports")
+
+    def __init__(self, prompt: Sequence[BaseMessage]) -> None:
+        self._prompt = prompt
+        self._reports = 0
+        self._last: UsageMetadata | None = None
+
+    def chunk(self, chunk: object) -> None:
+        """Take in one chunk of a streamed answer."""
+        record = _usage_metadata(getattr(chunk, "message", None))
+        if record is not None and record["input_tokens"]:
+            self._reports += 1
+            self._last = record
+
+    def reported(self, response: LLMResult) -> Usage | None:
+        """What the engine says of the finished call; None when it does not say.
+
+        A streaming `ChatOpenAI` with a `base_url` of its own says only with `stream_usage=True`. LangChain
+        adds up the usage of the chunks. That is right where each chunk reports a part, and wrong where each
+        reports all so far (vLLM with `--enable-force-include-usage`); there the last one counts.
+        """
+        generation = response.generations[0][0] if response.generations and response.generations[0] else None
+        message = generation.message if isinstance(generation, ChatGeneration) else None
+        record = self._last if self._reports > 1 else _usage_metadata(message)
+        if record is not None:
+            return _usage(record)
+        try:
+            return as_usage((response.llm_output or {}).get("token_usage") or None)
+        except InvalidValueError:
+            return None
+
+    def estimated(self, response: LLMResult) -> Usage:
+        """A guess from the number of characters, for an engine that does not say."""
+        generation = response.generations[0][0] if response.generations and response.generations[0] else None
+        if isinstance(generation, ChatGeneration):
+            answer = count_tokens_approximately([generation.message])
+        else:
+            answer = count_tokens_approximately([AIMessage(generation.text)]) if generation else 0
+        return Usage(count_tokens_approximately(self._prompt), answer)
+
+
+def context_tokens(messages: Iterable[Any]) -> int:
+    """Length in tokens of the conversation that `messages` continue, as its last answer reported it.
+
+    0 when none did. This is how a trajectory that comes back from a checkpoint, in whatever process, counts
+    in the ledger before its first call.
+    """
+    records = (_usage_metadata(message) for message in reversed(list(messages)))
+    return next((record["total_tokens"] for record in records if record), 0)
+
+
+def _usage_metadata(message: object) -> UsageMetadata | None:
+    return message.usage_metadata if isinstance(message, AIMessage) else None
+
+
+def _usage(record: UsageMetadata) -> Usage:
     prompt = record["input_tokens"]
     cached = record.get("input_token_details", {}).get("cache_read")
     # An engine that reports more hits than prompt tokens is wrong about the hits, not about the prompt.

@@ -1,15 +1,15 @@
-"""Whatever way a run ends: no place held, no bookkeeping left, and with W = 1 a second agent runs."""
+"""However a run ends, on each surface: no place held, nothing remembered, and with W = 1 another runs."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 from concur_langgraph import gated
 from concur_langgraph.handler import runs_of
-from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
@@ -17,7 +17,8 @@ from langgraph.types import interrupt
 
 from concur_agents import Controller, Static
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
-from tests.virtual import clock, run
+from tests.langgraph.surfaces import SURFACES, Patient, around
+from tests.langgraph.virtual import clock, run
 
 
 class BoomError(Exception):
@@ -47,41 +48,48 @@ def boom(messages):
     raise BoomError
 
 
-def agent(controller: Controller, used=work, steps: int = 3, **options):
-    model = FakeModel(answer=options.pop("answer", tools_then_end(used.name, steps)))
-    return gated(create_agent(model, [used], **options), controller)
+class Agents:
+    """Makes agents on one surface."""
+
+    def __init__(self, surface: str, controller: Controller) -> None:
+        self.surface = surface
+        self.controller = controller
+
+    def make(self, used=work, steps: int = 3, answer=None, **options):
+        model = FakeModel(answer=answer or tools_then_end(used.name, steps))
+        return SURFACES[self.surface](self.controller, model, used, **options)
 
 
 TASK = {"messages": [("user", "go")]}
 
 
-async def to_the_end(controller: Controller) -> None:
-    await agent(controller).ainvoke(TASK)
+async def to_the_end(agents: Agents) -> None:
+    await agents.make().ainvoke(TASK)
 
 
-async def tool_raises(controller: Controller) -> None:
+async def tool_raises(agents: Agents) -> None:
     with pytest.raises(BoomError):
-        await agent(controller, explode).ainvoke(TASK)
+        await agents.make(explode).ainvoke(TASK)
 
 
-async def model_raises(controller: Controller) -> None:
+async def model_raises(agents: Agents) -> None:
     with pytest.raises(BoomError):
-        await agent(controller, answer=boom).ainvoke(TASK)
+        await agents.make(answer=boom).ainvoke(TASK)
 
 
-async def recursion_limit(controller: Controller) -> None:
+async def recursion_limit(agents: Agents) -> None:
     with pytest.raises(GraphRecursionError):
-        await agent(controller, steps=99).ainvoke(TASK, {"recursion_limit": 6})
+        await agents.make(steps=99).ainvoke(TASK, {"recursion_limit": 6})
 
 
 def cancelled_after(seconds: float, *, stream: bool = False):
-    async def ending(controller: Controller) -> None:
+    async def ending(agents: Agents) -> None:
         async def go() -> None:
             if stream:
-                async for _ in agent(controller).astream(TASK, stream_mode="messages"):
+                async for _ in agents.make().astream(TASK, stream_mode="messages"):
                     pass
             else:
-                await agent(controller).ainvoke(TASK)
+                await agents.make().ainvoke(TASK)
 
         task = asyncio.create_task(go())
         await asyncio.sleep(seconds)
@@ -92,55 +100,55 @@ def cancelled_after(seconds: float, *, stream: bool = False):
     return ending
 
 
-async def timed_out(controller: Controller) -> None:
+async def timed_out(agents: Agents) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.5):
-            await agent(controller).ainvoke(TASK)
+            await agents.make().ainvoke(TASK)
 
 
-async def cancelled_while_queued(controller: Controller) -> None:
-    async with controller.agent("holder") as holder, holder.step():
-        task = asyncio.create_task(agent(controller).ainvoke(TASK))
+async def cancelled_while_queued(agents: Agents) -> None:
+    async with agents.controller.agent("holder") as holder, holder.step():
+        task = asyncio.create_task(agents.make().ainvoke(TASK))
         await asyncio.sleep(1)
-        assert controller.snapshot().waiting == 1
+        assert agents.controller.snapshot().waiting == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
-async def stream_closed(controller: Controller) -> None:
-    stream = agent(controller).astream(TASK)
+async def stream_closed(agents: Agents) -> None:
+    stream = agents.make().astream(TASK)
     await anext(stream)
-    assert controller.snapshot().active == 1
+    assert agents.controller.snapshot().active == 1
     await stream.aclose()
 
 
-async def stream_dropped(controller: Controller) -> None:
-    stream = agent(controller).astream(TASK)
+async def stream_dropped(agents: Agents) -> None:
+    stream = agents.make().astream(TASK)
     await anext(stream)
     del stream
     gc.collect()
     await asyncio.sleep(0.1)
 
 
-async def interrupted(controller: Controller) -> None:
-    graph = agent(controller, ask_human, checkpointer=InMemorySaver())
+async def interrupted(agents: Agents) -> None:
+    graph = agents.make(ask_human, checkpointer=InMemorySaver())
     result = await graph.ainvoke(TASK, {"configurable": {"thread_id": "t"}})
     assert "__interrupt__" in result
 
 
-async def interrupted_before(controller: Controller) -> None:
-    graph = agent(controller, checkpointer=InMemorySaver(), interrupt_before=["tools"])
+async def interrupted_before(agents: Agents) -> None:
+    graph = agents.make(checkpointer=InMemorySaver(), interrupt_before=["tools"])
     await graph.ainvoke(TASK, {"configurable": {"thread_id": "t"}})
 
 
-async def bare_model(controller: Controller) -> None:
-    await gated(FakeModel(answer=lambda _: say("hi")), controller).ainvoke("hi")
+async def bare_model(agents: Agents) -> None:
+    await gated(FakeModel(answer=lambda _: say("hi")), agents.controller).ainvoke("hi")
 
 
-async def bare_model_cancelled(controller: Controller) -> None:
+async def bare_model_cancelled(agents: Agents) -> None:
     """No chain above it and no `on_llm_error`: the one ending LangChain reports to nobody."""
-    model = gated(FakeModel(answer=lambda _: say("hi")) | (lambda m: m), controller)
+    model = gated(FakeModel(answer=lambda _: say("hi")) | (lambda m: m), agents.controller)
     task = asyncio.create_task(model.ainvoke("hi"))
     await asyncio.sleep(0.5)
     task.cancel()
@@ -148,7 +156,7 @@ async def bare_model_cancelled(controller: Controller) -> None:
         await task
 
 
-ENDINGS: dict[str, Callable[[Controller], Awaitable[None]]] = {
+ENDINGS: dict[str, Callable[[Agents], Awaitable[None]]] = {
     "end": to_the_end,
     "tool raises": tool_raises,
     "model raises": model_raises,
@@ -167,23 +175,165 @@ ENDINGS: dict[str, Callable[[Controller], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.parametrize("surface", SURFACES)
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_place_is_given_back(ending: str) -> None:
+def test_the_place_is_given_back(ending: str, surface: str) -> None:
     async def main() -> None:
         async with Controller(policy=Static(1), clock=clock) as controller:
-            await ENDINGS[ending](controller)
-            snapshot = controller.snapshot()
-            assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
-            assert runs_of(controller).idle
-            await asyncio.wait_for(to_the_end(controller), 60)
+            agents = Agents(surface, controller)
+            with around(surface, controller):
+                await ENDINGS[ending](agents)
+                snapshot = controller.snapshot()
+                assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
+                assert runs_of(controller).idle
+                assert snapshot.admitted == (1 if "queued" in ending else snapshot.completed or 1)
+                await asyncio.wait_for(to_the_end(agents), 60)
+                assert controller.snapshot().admitted == snapshot.admitted + 1
 
     run(main())
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_reader_that_stalls_holds_nobody_up(surface: str) -> None:
+    async def main() -> None:
+        async with Controller(policy=Patient(1, grace=5), clock=clock) as controller:
+            agents = Agents(surface, controller)
+            with around(surface, controller):
+                stream = agents.make().astream(TASK)
+                await anext(stream)
+                assert controller.snapshot().active == 1
+                await asyncio.wait_for(
+                    to_the_end(agents), 60
+                )  # the consumer of one stream starts another run
+                rest = [update async for update in stream]
+                assert len(rest) >= 3
+                assert controller.snapshot().completed == 2
+                assert (controller.snapshot().active, runs_of(controller).idle) == (0, True)
+
+    run(main())
+
+
+# ---- synchronous runs ---------------------------------------------------------------------------
+
+
+@tool
+def work_now() -> str:
+    """Work."""
+    return "ok"
+
+
+@tool
+def explode_now() -> str:
+    """Explode."""
+    raise BoomError
+
+
+@tool
+def press_control_c() -> str:
+    """Interrupt from the keyboard."""
+    raise KeyboardInterrupt
+
+
+@tool
+def dawdle() -> str:
+    """Take too long."""
+    time.sleep(0.3)
+    return "ok"
+
+
+@tool
+def ask_now() -> str:
+    """Ask."""
+    return str(interrupt("well?"))
+
+
+def sync_to_the_end(agents: Agents) -> None:
+    agents.make(work_now).invoke(TASK)
+
+
+def raises(error: type[BaseException], config: dict | None = None, **options):
+    def ending(agents: Agents) -> None:
+        with pytest.raises(error):
+            agents.make(**{"used": work_now, **options}).invoke(TASK, config)
+
+    return ending
+
+
+def sync_stream(*, drop: bool):
+    def ending(agents: Agents) -> None:
+        stream = agents.make(work_now).stream(TASK)
+        next(stream)
+        assert agents.controller.snapshot().active == 1
+        if drop:
+            del stream
+            gc.collect()
+        else:
+            stream.close()
+
+    return ending
+
+
+def sync_timed_out(agents: Agents) -> None:
+    graph = agents.make(dawdle)
+    graph.step_timeout = 0.1
+    with pytest.raises(TimeoutError):
+        graph.invoke(TASK)
+
+
+def sync_interrupted(agents: Agents) -> None:
+    graph = agents.make(ask_now, checkpointer=InMemorySaver())
+    assert "__interrupt__" in graph.invoke(TASK, {"configurable": {"thread_id": "t"}})
+
+
+def sync_interrupted_before(agents: Agents) -> None:
+    graph = agents.make(work_now, checkpointer=InMemorySaver(), interrupt_before=["tools"])
+    graph.invoke(TASK, {"configurable": {"thread_id": "t"}})
+
+
+def sync_bare_model(agents: Agents) -> None:
+    seen = []
+
+    def answer(_):
+        seen.append(agents.controller.snapshot().active)
+        return say("hi")
+
+    gated(FakeModel(answer=answer), agents.controller).invoke("hi")
+    assert seen == [1]
+
+
+SYNC_ENDINGS: dict[str, Callable[[Agents], None]] = {
+    "end": sync_to_the_end,
+    "tool raises": raises(BoomError, used=explode_now),
+    "model raises": raises(BoomError, answer=boom),
+    "control-C": raises(KeyboardInterrupt, used=press_control_c),
+    "recursion limit": raises(GraphRecursionError, {"recursion_limit": 6}, steps=99),
+    "timed out": sync_timed_out,
+    "stream closed": sync_stream(drop=False),
+    "stream dropped": sync_stream(drop=True),
+    "interrupt in a tool": sync_interrupted,
+    "interrupt before a node": sync_interrupted_before,
+    "a model alone": sync_bare_model,
+}
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("ending", SYNC_ENDINGS)
+def test_a_synchronous_run_gives_the_place_back(ending: str, surface: str) -> None:
+    controller = Controller(policy=Static(1))
+    agents = Agents(surface, controller)
+    with around(surface, controller):
+        SYNC_ENDINGS[ending](agents)
+        snapshot = controller.snapshot()
+        assert (snapshot.active, snapshot.waiting, snapshot.open, snapshot.admitted) == (0, 0, 0, 1)
+        assert runs_of(controller).idle
+        sync_to_the_end(agents)
+        assert controller.snapshot().admitted == 2
 
 
 def test_a_failing_hook_does_not_hide_the_graphs_own_error(monkeypatch, caplog) -> None:
     async def main() -> None:
         async with Controller(policy=Static(1), clock=clock) as controller:
-            graph = agent(controller, explode)
+            graph = Agents("gated", controller).make(explode)
 
             def broken(*args):
                 raise RuntimeError("bookkeeping")

@@ -20,7 +20,7 @@ from langgraph.types import Send
 from concur_agents import Controller, InvalidValueError, RequestLimit, Static
 from concur_agents.events import Finished, Granted, StepEnded
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
-from tests.virtual import clock, run
+from tests.langgraph.virtual import clock, run
 
 TASK = {"messages": [("user", "go")]}
 

@@ -15,16 +15,19 @@ from concur_langgraph import AGENT_ID, ConcurCallbackHandler, gated
 from concur_langgraph.handler import runs_of
 from concur_langgraph.runs import Runs
 from langchain.agents import create_agent
+from langchain_core.callbacks import StdOutCallbackHandler
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from concur_agents import Controller, RequestLimit, Static
-from concur_agents.errors import DuplicateAgentError
+from concur_agents.errors import ControllerClosedError, DuplicateAgentError, WouldDeadlockError
 from concur_agents.lifecycle import Outcome
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
-from tests.virtual import clock, run
+from tests.langgraph.surfaces import SURFACES, around
+from tests.langgraph.virtual import clock, run
 
 TASK = {"messages": [("user", "go")]}
 
@@ -199,3 +202,89 @@ def test_a_graph_keeps_its_own_methods_when_gated() -> None:
     graph = gated(one_node(lambda state: state), controller)
     assert "llm" in graph.get_graph().nodes
     assert type(graph).__name__ == "CompiledStateGraph"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_synchronous_run_on_a_loops_thread_is_an_error_and_no_deadlock(surface: str, nodes: int) -> None:
+    """One node runs on the caller's thread, several at once on others."""
+
+    @tool
+    def work_now() -> str:
+        """Work."""
+        return "ok"
+
+    async def main() -> None:
+        async with Controller(policy=Static(1)) as controller:
+            model = FakeModel(answer=tools_then_end("work_now", 2), seconds=0)
+            graph = SURFACES[surface](controller, model, work_now)
+            if nodes == 2:
+                builder = StateGraph(MessagesState)
+                for name in ("a", "b"):
+                    builder.add_node(name, graph)
+                    builder.add_edge(START, name)
+                graph = gated(builder.compile(), controller)
+            async with controller.agent("holder") as holder, holder.step():
+                with around(surface, controller), pytest.raises(WouldDeadlockError, match="Use ainvoke"):
+                    graph.invoke(TASK)
+            assert (model.calls, runs_of(controller).idle) == (0, True)
+
+            async def blocking_node(state: MessagesState) -> dict:
+                return {"messages": [model.invoke(state["messages"])]}
+
+            with pytest.raises(WouldDeadlockError):
+                await gated(one_node(blocking_node), controller).ainvoke(TASK)
+            # In a thread of its own it is fine, and so is a synchronous step that calls no model.
+            with around(surface, controller):
+                RunnableLambda(lambda x: x).invoke(1)
+                await asyncio.to_thread(graph.invoke, TASK)
+            assert (controller.snapshot().active, runs_of(controller).idle) == (0, True)
+
+    asyncio.run(main())
+
+
+def test_a_refused_synchronous_call_does_not_go_ahead() -> None:
+    """LangChain logs and forgets what an asynchronous handler raises in a synchronous run."""
+    controller = Controller(policy=Static(1))
+    model = FakeModel(answer=lambda _: say("x"))
+    asyncio.run(_closed(controller))
+    with pytest.raises(ControllerClosedError):
+        gated(create_agent(model, []), controller).invoke(TASK)
+    assert (model.calls, runs_of(controller).idle) == (0, True)
+
+
+def test_repeated_event_loops_share_a_controller() -> None:
+    @tool
+    async def quick() -> str:
+        """Work."""
+        return "ok"
+
+    controller = Controller(policy=Static(1))
+    model = FakeModel(answer=tools_then_end("quick", 2), seconds=0)
+    graph = gated(create_agent(model, [quick]), controller)
+    for _ in range(2):
+        asyncio.run(graph.abatch([TASK] * 2))
+    assert (controller.snapshot().completed, model.peak) == (4, 1)
+
+
+async def _closed(controller: Controller) -> None:
+    async with controller:
+        pass
+
+
+@pytest.mark.parametrize("reader", ["ainvoke", "astream_events", "with_config"])
+def test_callbacks_of_the_users_own_do_not_displace_the_handler(reader: str) -> None:
+    async def main() -> None:
+        async with Controller(policy=Static(1), clock=clock) as controller:
+            graph = gated(create_agent(FakeModel(answer=lambda _: say("x")), []), controller)
+            config = {"callbacks": [StdOutCallbackHandler()]}
+            if reader == "ainvoke":
+                await graph.ainvoke(TASK, config)
+            elif reader == "astream_events":
+                async for _ in graph.astream_events(TASK, config, version="v2"):
+                    pass
+            else:
+                await graph.with_config(config).ainvoke(TASK)
+            assert controller.snapshot().completed == 1
+
+    run(main())
