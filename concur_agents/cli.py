@@ -11,6 +11,8 @@ def main() -> None:
     """Run the command line and exit. Status 1: it failed; 2: wrong arguments; 130: interrupted."""
     try:
         from concur_agents.commands import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("concur_agents"):
             raise
@@ -20,6 +22,11 @@ def main() -> None:
         )
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except ConcurError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InvalidValueError) else 1)

@@ -5,6 +5,7 @@ Modules that only one command needs are imported by it, so that `--help` is quic
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,18 @@ app = typer.Typer(
 )
 
 _DEMO_SPEED = 8.0
+
+
+class LogLevel(Enum):
+    """Of the engine's server."""
+
+    CRITICAL = "critical"
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+    TRACE = "trace"
+
 
 Arms = Annotated[
     str | None,
@@ -65,7 +78,7 @@ def engine(
     metrics: Annotated[
         str, typer.Option(help="Fault: ok, missing (no vllm: series), off (404), error (500) or hang.")
     ] = "ok",
-    log_level: Annotated[str, typer.Option(help="critical, error, warning, info, debug or trace.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="How much it says.")] = LogLevel.INFO,
 ) -> None:
     """Serve the simulated engine: OpenAI chat and text completions, and vLLM's /metrics.
 
@@ -85,7 +98,7 @@ def engine(
         kv_tokens=kv_tokens,
         speed=speed,
         faults=faults,
-        log_level=log_level,
+        log_level=log_level.value,
     )
 
 

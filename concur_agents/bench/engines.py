@@ -92,14 +92,13 @@ class Remote:
         yield Server(self.name, model, await detect(self.name), await detect(self.name))
 
     async def model(self) -> str:
-        """Name of the model; asks the server unless it was given.
+        """Name of the model given, else of the first one served.
 
         Raises:
             EngineUnusableError: The server does not answer, or not with a model.
         """
-        if self._model is None:
-            self._model = await self._first_model()
-        return self._model
+        served = await self._first_model()  # also with a model given: is this an engine at all?
+        return self._model or served
 
     async def _first_model(self) -> str:
         url = f"{self.name}/v1/models"
@@ -107,8 +106,8 @@ class Remote:
             async with _session() as session, session.get(url) as response:
                 response.raise_for_status()
                 return str((await response.json())["data"][0]["id"])
-        except (aiohttp.ClientError, TimeoutError, KeyError, IndexError, ValueError) as error:
-            msg = f"no OpenAI-compatible server answers at {url}: {error or type(error).__name__}"
+        except (aiohttp.ClientError, TimeoutError, KeyError, IndexError, TypeError, ValueError) as error:
+            msg = f"no OpenAI-compatible server answers at {url}: {str(error) or type(error).__name__}"
             raise EngineUnusableError(msg) from error
 
     async def _reset_cache(self) -> None:

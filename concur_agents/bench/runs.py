@@ -230,9 +230,16 @@ def _report(result: BenchResult, options: Options) -> int:
 def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
     """Before minutes of work: can the files be written?"""
     for option, path in (("json", json_file), ("plot", plot_file)):
-        if path is not None and not path.resolve().parent.is_dir():
+        if path is None:
+            continue
+        if not path.resolve().parent.is_dir():
             msg = f"{option}={path}: there is no directory {path.resolve().parent}"
             raise InvalidValueError(msg)
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            msg = f"{option}={path} cannot be written: {error.strerror}"
+            raise InvalidValueError(msg) from error
     if plot_file is None:
         return
     with _needs("bench"):
@@ -245,7 +252,6 @@ def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
 
 def _write(json_file: Path | None, content: dict[str, Any]) -> None:
     if json_file is not None:
-        content = {**content, "machine": machine()}
         content = {**content, "machine": machine()}
         json_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

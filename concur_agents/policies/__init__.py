@@ -31,7 +31,7 @@ def parse(spec: str) -> Policy:
     name, colon, count = spec.partition(":")
     if not colon and name in _PLAIN:
         return _PLAIN[name]()
-    if colon and name in _COUNTED and count.isdecimal():
+    if colon and name in _COUNTED and count.isdecimal() and int(count):
         return _COUNTED[name](int(count))
     msg = f"policy={spec!r} is unknown: expected one of {', '.join(KNOWN)}, with N a whole number >= 1"
     raise InvalidValueError(msg)

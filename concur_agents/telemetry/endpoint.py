@@ -77,7 +77,7 @@ class Endpoint:
             msg = f"{self.url} did not answer within {self.timeout_seconds:g} s"
             raise ScrapeError(msg) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            msg = f"{self.url} cannot be read: {error or type(error).__name__}"
+            msg = f"{self.url} cannot be read: {str(error) or type(error).__name__}"
             raise ScrapeError(msg) from error
 
 

@@ -154,3 +154,21 @@ class TestPlot:
 
         cut = replace(result, arms=(replace(result.arms[0], samples=(), partial=True),))
         assert "partial" in draw(cut).get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bench", "--json", "/"], "json=/ cannot be written"),
+        (["bench", "--plot", "/proc/x.png"], "plot=/proc/x.png cannot be written"),
+        (["bench", "--arms", "static:0"], "policy='static:0' is unknown: expected"),
+        (["engine", "--speed", "inf", "--port", "0"], "speed=inf is out of range"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_work(arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "concur_agents.cli", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

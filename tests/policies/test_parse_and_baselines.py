@@ -44,7 +44,7 @@ def test_an_unknown_one_lists_the_known(spec):
 
 @pytest.mark.parametrize("spec", ["static:0", "requests:0"])
 def test_zero_is_refused(spec):
-    with pytest.raises(InvalidValueError, match=r"window\.agents=0"):
+    with pytest.raises(InvalidValueError, match=r"policy=.*N a whole number >= 1"):
         parse(spec)
 
 
