@@ -229,6 +229,13 @@ def _report(result: BenchResult, options: Options) -> int:
 
 def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
     """Before minutes of work: can the files be written?"""
+    if plot_file is not None:
+        with _needs("bench"):
+            from matplotlib.backend_bases import FigureCanvasBase
+        known = sorted(FigureCanvasBase.get_supported_filetypes())
+        if plot_file.suffix.lstrip(".").lower() not in known:
+            msg = f"plot={plot_file}: expected a name that ends in one of {', '.join(known)}"
+            raise InvalidValueError(msg)
     for option, path in (("json", json_file), ("plot", plot_file)):
         if path is None:
             continue
@@ -240,14 +247,6 @@ def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
         except OSError as error:
             msg = f"{option}={path} cannot be written: {error.strerror}"
             raise InvalidValueError(msg) from error
-    if plot_file is None:
-        return
-    with _needs("bench"):
-        from matplotlib.backend_bases import FigureCanvasBase
-    known = sorted(FigureCanvasBase.get_supported_filetypes())
-    if plot_file.suffix.lstrip(".").lower() not in known:
-        msg = f"plot={plot_file}: expected a name that ends in one of {', '.join(known)}"
-        raise InvalidValueError(msg)
 
 
 def _write(json_file: Path | None, content: dict[str, Any]) -> None:
