@@ -192,6 +192,21 @@ class Admission:
         self._settle(agent, now, events)
         return events
 
+    def give_back(self, agent_id: str, now: float) -> list[Event]:
+        """An agent at a boundary gives its place back now; it queues again at its next call.
+
+        Nothing happens while one of its calls is in flight, or when it holds no place.
+
+        Raises:
+            UnknownAgentError, AgentFinishedError: the id is not open.
+        """
+        agent, _ = self.census.find(agent_id)
+        events: list[Event] = []
+        if agent.status is AgentStatus.TOOL_EXECUTION:
+            self._pause(agent, now, PauseReason.GIVEN_BACK, events)
+            self._settle(agent, now, events)
+        return events
+
     def finish(
         self, agent_id: str, now: float, outcome: Outcome = Outcome.COMPLETED, serial: int | None = None
     ) -> list[Event]:

@@ -136,6 +136,10 @@ class BlockingController:
         """See `Controller.resume`."""
         self.controller.resume(agent_id)
 
+    def give_back(self, agent_id: str) -> None:
+        """See `Controller.give_back`."""
+        self.controller.give_back(agent_id)
+
     def snapshot(self) -> Snapshot:
         """See `Controller.snapshot`."""
         return self.controller.snapshot()

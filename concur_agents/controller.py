@@ -211,8 +211,13 @@ class Controller:
         self._admitted.pop(agent_id, None)
         self.gate.finish(agent_id, outcome, serial)
 
-    async def acquire(self, agent_id: str) -> Ticket:
+    async def acquire(
+        self, agent_id: str, *, link: Callable[[asyncio.Future[None]], object] | None = None
+    ) -> Ticket:
         """Wait until the agent may make one generation call; `release` must end it. For adapters.
+
+        If it has to wait, `link` is called with the future it waits on: whoever cancels that, on this loop,
+        ends the wait with `CancelledError` (a framework's cancellation token).
 
         Raises:
             UnknownAgentError, AgentFinishedError, ControllerClosedError
@@ -223,6 +228,8 @@ class Controller:
         ticket, waiter = self.gate.request(agent_id, LoopWaiter)
         if isinstance(waiter, LoopWaiter):
             try:
+                if link is not None:
+                    link(waiter.future)
                 await waiter.future
             except BaseException:
                 self.gate.release(ticket)  # queued: leave the queue; granted meanwhile: hand it on
@@ -268,6 +275,17 @@ class Controller:
     def resume(self, agent_id: str) -> None:
         """End a `pause`; the agent competes for a place again. Idempotent; errors as `pause`."""
         self.gate.resume(agent_id)
+
+    def give_back(self, agent_id: str) -> None:
+        """The agent will be at this boundary for an unknown time (a human, a job): others may have its place.
+
+        It queues again at its next step, before those who have not started. Idempotent; nothing happens
+        while one of its calls is in flight.
+
+        Raises:
+            UnknownAgentError, AgentFinishedError: the id is not open.
+        """
+        self.gate.give_back(agent_id)
 
     # ---- eyes -----------------------------------------------------------------------------------
 

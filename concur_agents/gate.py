@@ -146,6 +146,13 @@ class Gate:
             self._wake(events)
         self._publish(events)
 
+    def give_back(self, agent_id: str) -> None:
+        """See `Admission.give_back`."""
+        with self._lock:
+            events = self._regulator.give_back(agent_id, self._clock())
+            self._wake(events)
+        self._publish(events)
+
     def finish(self, agent_id: str, outcome: Outcome, serial: int | None = None) -> None:
         """See `Admission.finish`."""
         with self._lock:

@@ -145,7 +145,8 @@ class Ledger:
     def _record_hits(self, context: Context, usage: Usage) -> None:
         self._per_call = self._per_call or usage.cached_tokens is not None
         # A prompt shorter than the context before was compacted or edited: its misses are compulsory too.
-        kept = context.tokens if context.calls and usage.prompt_tokens >= context.tokens else 0
+        grew = usage.prompt_tokens >= context.tokens and not usage.rewritten
+        kept = context.tokens if context.calls and grew else 0
         # The last token's KV is never cached before the next call (vLLM kv_cache_manager: num_tokens - 1).
         tokens = max(0, kept - 1) // self.block_size * self.block_size
         if not tokens:

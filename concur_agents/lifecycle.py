@@ -49,6 +49,8 @@ class PauseReason(Enum):
     """Somebody called `pause`; only `resume` ends it."""
     RECLAIM = "reclaim"
     """It sat at a boundary longer than the window's grace while others waited."""
+    GIVEN_BACK = "given back"
+    """It gave its place back for a wait of unknown length, such as for a human."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,15 @@ class Usage:
 
     `prompt_tokens` and `completion_tokens` are >= 0; `cached_tokens` is the part of the prompt found
     in the prefix cache (0..prompt_tokens), or None when the engine does not report it (vLLM needs
-    `--enable-prompt-tokens-details`, SGLang `--enable-cache-report`).
+    `--enable-prompt-tokens-details`, SGLang `--enable-cache-report`). `rewritten` says that the prompt did
+    not begin with the context as it was before (trimmed, compacted, edited): that it was not found in the
+    cache is then no sign of congestion.
     """
 
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int | None = None
+    rewritten: bool = False
 
     def __post_init__(self) -> None:
         check_whole("prompt_tokens", self.prompt_tokens, 0)

@@ -98,6 +98,7 @@ class Regulator:
         self.abandon = self.admission.abandon
         self.pause = self.admission.pause
         self.resume = self.admission.resume
+        self.give_back = self.admission.give_back
 
     def request(self, agent_id: str, now: float) -> tuple[Ticket, list[Event]]:
         """See `Admission.request`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from contextvars import ContextVar, Token
 from typing import Any, Protocol, Self
 
 from concur_agents.errors import InvalidValueError
@@ -43,10 +45,25 @@ def outcome_of(error: BaseException | None) -> Outcome:
     return Outcome.FAILED
 
 
+_current: ContextVar[AgentScope | None] = ContextVar("concur_agent", default=None)
+
+
+def current_scope(controller: Admitter) -> AgentScope | None:
+    """The innermost scope of `controller` that this code runs in, as far as context variables reach.
+
+    They reach tasks and `asyncio.to_thread` started inside; not other threads, and not what was started
+    before. The scope may be over meanwhile: see `AgentScope.over`.
+    """
+    scope = _current.get()
+    while scope is not None and scope._controller is not controller:
+        scope = scope._outer
+    return scope
+
+
 class AgentScope:
     """One trajectory. Made by `Controller.agent`; leaving it gives its place back, however it is left."""
 
-    __slots__ = ("_children", "_controller", "_options", "_serial", "agent_id")
+    __slots__ = ("_children", "_controller", "_options", "_outer", "_reset", "_serial", "agent_id", "over")
 
     def __init__(
         self, controller: Admitter, agent_id: str, parent: str | None, priority: int, context_tokens: int
@@ -56,16 +73,32 @@ class AgentScope:
         self._options = (parent, priority, context_tokens)
         self._children = itertools.count(1)
         self._serial: int | None = None
+        self._outer: AgentScope | None = None
+        self._reset: Token[AgentScope | None] | None = None
+        self.over = False
+        """Whether it was left or finished; it takes no more steps then."""
 
     async def __aenter__(self) -> Self:
         parent, priority, tokens = self._options
         self._serial = self._controller.open(
             self.agent_id, parent=parent, priority=priority, context_tokens=tokens
         )
+        self.over, self._outer = False, _current.get()
+        self._reset = _current.set(self)
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._controller.finish(self.agent_id, outcome_of(error), self._serial)
+        self.finish(outcome_of(error))
+        reset, self._reset = self._reset, None
+        if reset is not None:
+            with contextlib.suppress(ValueError):  # left by a generator that another task closes
+                _current.reset(reset)
+
+    def finish(self, outcome: Outcome = Outcome.COMPLETED) -> None:
+        """End the trajectory before its scope is left: see `Controller.finish`. Idempotent."""
+        if not self.over:
+            self.over = True
+            self._controller.finish(self.agent_id, outcome, self._serial)
 
     def step(self) -> StepScope:
         """One generation call: entering it waits for admission, leaving it is a boundary."""

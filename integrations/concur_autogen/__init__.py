@@ -1,0 +1,19 @@
+"""AutoGen under a concur-agents controller: a wrapped model client, and runs that give their place back.
+
+Example:
+    client = ConcurChatCompletionClient(OpenAIChatCompletionClient(...), controller)
+    result = await run(controller, team, task="...")
+"""
+
+from concur_autogen.client import ConcurChatCompletionClient, ConcurClientConfig
+from concur_autogen.registry import register, registered
+from concur_autogen.running import run, run_stream
+
+__all__ = [
+    "ConcurChatCompletionClient",
+    "ConcurClientConfig",
+    "register",
+    "registered",
+    "run",
+    "run_stream",
+]
