@@ -325,7 +325,11 @@ class Admission:
             return False
         if self.window.tokens is None:
             return True
-        return self.ledger.demand(self._roster.active, plus=agent) <= self.window.tokens
+        need: float = self.ledger.demand(self._roster.active, plus=agent)
+        if (ahead := self.window.ahead) is not None:
+            steps = ahead.resume if agent.started else ahead.start
+            need += self.ledger.ahead(self._roster.active, steps, plus=agent)
+        return need <= self.window.tokens
 
     def _overfull(self) -> bool:
         """Whether those who stay are still too much, leaving one at least."""
@@ -334,10 +338,12 @@ class Admission:
             return False
         if self.window.agents is not None and staying > self.window.agents:
             return True
-        tokens = self.window.tokens
-        return (
-            tokens is not None and self.ledger.demand(self._roster.active, less=self._roster.leaving) > tokens
-        )
+        if self.window.tokens is None:
+            return False
+        need: float = self.ledger.demand(self._roster.active, less=self._roster.leaving)
+        if (ahead := self.window.ahead) is not None:
+            need += self.ledger.ahead(self._roster.active, ahead.stay, less=self._roster.leaving)
+        return need > self.window.tokens
 
     # ---- moves ----------------------------------------------------------------------------------
 
@@ -390,6 +396,9 @@ class Admission:
     def _reclaim(self, now: float, events: list[Event]) -> bool:
         """Take back the place that has been idle longest, if its grace is over."""
         grace, idle = self.window.grace_seconds, self._roster.idle_for(now)
+        idle_grace = self.window.idle_grace_seconds
+        if idle_grace is not None and not self.generating:
+            grace = idle_grace if grace is None else min(grace, idle_grace)
         if grace is None or idle is None or idle[1] < grace:
             return False
         self._pause(idle[0], now, PauseReason.RECLAIM, events)

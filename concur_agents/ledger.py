@@ -25,6 +25,9 @@ _SIGNAL_CALLS = 4
 """... or once so many calls have revisited theirs: on a large cache 2 % would be silent for too long, and
 fewer calls would let one unlucky one speak for everyone."""
 
+_MEAN_OVER = 256
+"""Calls that the mean growth of a context is taken over: some steps of a large batch."""
+
 _FIRST_PROMPTS = 32
 """New agents remembered for the shared prefix: more than usual groups with one prompt have members."""
 _FIRST_PROMPTS_MIN = 2
@@ -38,12 +41,33 @@ class Load:
     blocks: int = 0
     shared_contexts: int = 0
     agents: int = 0
+    unknown: int = 0
+    """Agents whose first answer is not there yet, so that their length is not known."""
 
     def add(self, agent: Agent, sign: int = 1) -> None:
         """Count `agent` in (or out, with `sign=-1`)."""
         self.blocks += sign * agent.blocks
         self.shared_contexts += sign * agent.shared_contexts
         self.agents += sign
+        self.unknown += sign * (not agent.blocks)
+
+
+class Mean:
+    """A mean that forgets: plain at first, then of about the last `_MEAN_OVER` values."""
+
+    __slots__ = ("_count", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, value: float) -> None:
+        """Take in one more value."""
+        self._count = min(_MEAN_OVER, self._count + 1)
+        self.value += (value - self.value) / self._count
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +106,9 @@ class Ledger:
         self.block_size = block_size
         self.capacity_tokens = capacity_tokens
         self.shared_prefix_tokens = 0
+        self._first_growth = Mean()
+        self._growth = Mean()
+        self._steps = Mean()
         self._first_prompts: deque[int] = deque(maxlen=_FIRST_PROMPTS)
         self.total = Revisits()
         """All revisits so far, for reports."""
@@ -109,6 +136,30 @@ class Ledger:
         prefix = self.shared_prefix_tokens // self.block_size * max(0, shared - 1)
         return max(0, blocks - prefix) * self.block_size
 
+    @property
+    def growth_tokens(self) -> float | None:
+        """Mean tokens that a step adds to a context. Before second steps were seen: that first ones did."""
+        if self._growth:
+            return self._growth.value
+        return self._first_growth.value if self._first_growth else None
+
+    @property
+    def steps_per_agent(self) -> float | None:
+        """Mean steps of the trajectories that have ended; None before the first."""
+        return self._steps.value if self._steps else None
+
+    def ahead(
+        self, load: Load, steps: float, *, less: Load | None = None, plus: Agent | None = None
+    ) -> float:
+        """Tokens that the agents of `load` are about to append in `steps` steps each.
+
+        First steps whose answers are not there yet are added, whatever `steps` is.
+        """
+        agents = load.agents - (less.agents if less else 0) + (plus is not None)
+        unknown = load.unknown - (less.unknown if less else 0) + (plus is not None and not plus.blocks)
+        first = max(0.0, self._first_growth.value - self.shared_prefix_tokens)
+        return unknown * first + steps * agents * (self.growth_tokens or 0.0)
+
     def set_block_size(self, block_size: int, agents: Iterable[Agent]) -> None:
         """Count `agents` anew in blocks of another size."""
         check_whole("block_size", block_size, 1)
@@ -127,14 +178,18 @@ class Ledger:
         del agent.contexts[context.context_id]
         agent.blocks -= self.blocks(context.tokens)
         agent.shared_contexts -= context.shared
+        if context.parent is None and agent.steps:
+            self._steps.add(agent.steps)
 
     def record(self, agent: Agent, context: Context, usage: Usage) -> None:
         """Take in one finished call of `context`."""
         self._record_hits(context, usage)
         self._mark_shared(agent, context, usage)
+        self._see_growth(context, usage)
         agent.blocks += self.blocks(usage.context_tokens) - self.blocks(context.tokens)
         context.tokens = usage.context_tokens
         context.calls += 1
+        agent.steps += 1
         context.warm = True
 
     def cooled(self, agent: Agent) -> None:
@@ -159,6 +214,11 @@ class Ledger:
         if context.warm and (usage.cached_tokens is not None or not self._per_call):
             self._pending = self._pending.plus(seen)
             self._pending_calls += 1
+
+    def _see_growth(self, context: Context, usage: Usage) -> None:
+        grown = usage.context_tokens - context.tokens
+        if grown > 0 and not usage.rewritten:
+            (self._growth if context.tokens else self._first_growth).add(grown)
 
     def _mark_shared(self, agent: Agent, context: Context, usage: Usage) -> None:
         if context.calls == 0 and context.parent is None and not context.tokens:

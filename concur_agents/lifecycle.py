@@ -124,6 +124,8 @@ class Agent:
     blocks: int = 0
     """KV blocks of all its contexts together, each rounded up."""
     shared_contexts: int = 0
+    steps: int = 0
+    """Calls recorded so far, in all its contexts."""
     calls_in_flight: int = 0
     calls_waiting: int = 0
     admitted_order: int = -1

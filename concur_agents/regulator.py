@@ -184,6 +184,8 @@ class Regulator:
             engine_hit_rate=reading.hit_rate if reading else None,
             demand_tokens=demand,
             capacity_tokens=capacity,
+            growth_tokens=self.ledger.growth_tokens,
+            steps_per_agent=self.ledger.steps_per_agent,
             active=admission.active,
             waiting=admission.waiting,
             paused=admission.paused,

@@ -86,25 +86,49 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsAhead:
+    """Room in a token window for what the active agents are about to append, each >= 0.
+
+    In steps of every active agent, at the mean growth of a context in a step: how many have to fit for a
+    new agent to `start`, for one that was paused to `resume`, and for all active ones to `stay`.
+    """
+
+    start: float = 0.0
+    resume: float = 0.0
+    stay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("start", "resume", "stay"):
+            check_range(f"ahead.{field}", getattr(self, field), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """W(t): how much may be active at once. None means no limit of that kind.
 
-    `agents` >= 1 limits the active set, `tokens` >= 1 its demand in KV tokens (one agent may always
-    run). `grace_seconds` >= 0 is how long an agent may sit at a boundary before its place may be
-    reclaimed for somebody who waits; None: never. With 0 a place lasts one call, which makes `agents`
-    a request limit.
+    `agents` >= 1 limits the active set, `tokens` >= 1 its demand in KV tokens together with the
+    `ahead` (one agent may always run). `grace_seconds` >= 0 is how long an agent may sit at a boundary
+    before its place may be reclaimed for somebody who waits; None: never. With 0 a place lasts one call,
+    which makes `agents` a request limit. `idle_grace_seconds` >= 0 is the grace while no call at all is in
+    flight, when the engine stands idle.
     """
 
     agents: int | None = None
     tokens: int | None = None
     grace_seconds: float | None = None
+    ahead: StepsAhead | None = None
+    idle_grace_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for field, value in (("window.agents", self.agents), ("window.tokens", self.tokens)):
             if value is not None:
                 check_whole(field, value, 1)
-        if self.grace_seconds is not None:
-            check_range("window.grace_seconds", self.grace_seconds, 0)
+        for field, seconds in (
+            ("window.grace_seconds", self.grace_seconds),
+            ("window.idle_grace_seconds", self.idle_grace_seconds),
+        ):
+            if seconds is not None:
+                check_range(field, seconds, 0)
 
     @property
     def is_request_limit(self) -> bool:
@@ -132,6 +156,10 @@ class Signals:
     engine_hit_rate: float | None = None
     demand_tokens: int = 0
     capacity_tokens: int | None = None
+    growth_tokens: float | None = None
+    """Mean tokens that a step adds to a context; None before anything is known."""
+    steps_per_agent: float | None = None
+    """Mean steps of the trajectories that have ended; None before the first."""
     active: int = 0
     waiting: int = 0
     paused: int = 0

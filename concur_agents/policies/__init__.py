@@ -7,23 +7,25 @@ from collections.abc import Callable
 from concur_agents.errors import InvalidValueError
 from concur_agents.policies.aimd import AIMD
 from concur_agents.policies.base import Policy
+from concur_agents.policies.headroom import Headroom
 from concur_agents.policies.request_limit import RequestLimit
 from concur_agents.policies.static import Static
 from concur_agents.policies.unlimited import Unlimited
 
 _PLAIN: dict[str, Callable[[], Policy]] = {
     "none": Unlimited,
+    "headroom": Headroom,
     "aimd": AIMD,
     "aimd-seed": AIMD.seed,
     "aimd-paper": AIMD.paper,
 }
 _COUNTED: dict[str, Callable[[int], Policy]] = {"requests": RequestLimit, "static": Static}
-KNOWN = ("none", "requests:N", "static:N", "aimd", "aimd-seed", "aimd-paper")
+KNOWN = ("none", "requests:N", "static:N", "headroom", "aimd", "aimd-seed", "aimd-paper")
 """What `parse` understands."""
 
 
 def parse(spec: str) -> Policy:
-    """A policy from its name in tables: "none", "requests:6", "static:6", "aimd", "aimd-seed", "aimd-paper".
+    """A policy from its name in tables, such as "none", "requests:6", "static:6" or "aimd"; see `KNOWN`.
 
     Raises:
         InvalidValueError: unknown name or N; the message lists what is known.
@@ -37,4 +39,4 @@ def parse(spec: str) -> Policy:
     raise InvalidValueError(msg)
 
 
-__all__ = ["AIMD", "KNOWN", "Policy", "RequestLimit", "Static", "Unlimited", "parse"]
+__all__ = ["AIMD", "KNOWN", "Headroom", "Policy", "RequestLimit", "Static", "Unlimited", "parse"]

@@ -1,0 +1,94 @@
+"""The headroom law against traces computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from concur_agents.errors import InvalidValueError
+from concur_agents.policies import Headroom, parse
+from concur_agents.signals import Signals, StepsAhead, Window
+
+BLIND = Window()
+
+
+def seen(**facts) -> Signals:
+    known = {"capacity_tokens": 1000, "growth_tokens": 10.0, "waiting": 5, **facts}
+    return Signals(at=0.0, window=BLIND, **known)
+
+
+def test_starts_with_a_few_agents_until_growth_is_known():
+    law = Headroom(w_initial=3)
+    first = Window(agents=3, idle_grace_seconds=1.0)
+    assert law.initial() == first
+    assert law.update(seen(growth_tokens=None)) == first
+
+
+def test_then_counts_tokens_with_room_for_steps():
+    law = Headroom(fill=0.9, start=6, resume=4)
+    window = law.update(seen())
+    assert window == Window(tokens=900, ahead=StepsAhead(6, 4, 1), idle_grace_seconds=1.0)
+
+
+@pytest.mark.parametrize(("steps", "start"), [(None, 6), (3, 3), (18, 6), (30, 10), (300, 12)])
+def test_looks_a_third_of_a_trajectory_ahead(steps, start):
+    law = Headroom()
+    assert law.update(seen(steps_per_agent=steps)).ahead.start == pytest.approx(start)
+
+
+def test_a_low_hit_rate_cuts_the_share_once_per_drain():
+    law = Headroom(fill=1.0, beta=0.5, alpha=0.1)
+    low = {"hit_rate": 0.1, "demand_tokens": 900}
+    assert law.update(seen(**low)).tokens == 500
+    assert law.update(seen(**low)).tokens == 500  # it has not drained: 900 > 500
+    assert law.update(seen(hit_rate=0.1, demand_tokens=500)).tokens == 250
+    assert law.update(seen(hit_rate=0.1, demand_tokens=200)).tokens == 200  # the floor
+
+
+def test_the_share_comes_back_step_by_step_while_somebody_waits():
+    law = Headroom(fill=1.0, beta=0.5, alpha=0.25)
+    law.update(seen(hit_rate=0.0))
+    good = {"hit_rate": 0.9}
+    assert law.update(seen(**good, waiting=0)).tokens == 500
+    assert law.update(seen(**good, frozen=True)).tokens == 500
+    assert law.update(seen(hit_rate=None)).tokens == 500
+    assert [law.update(seen(**good)).tokens for _ in range(3)] == [750, 1000, 1000]
+
+
+def test_without_a_capacity_it_is_aimd():
+    law = Headroom()
+    window = law.update(seen(capacity_tokens=None, usage=None, hit_rate=0.1))
+    assert window == Window(agents=8)
+
+
+def test_initial_forgets():
+    law = Headroom(fill=1.0)
+    law.update(seen(hit_rate=0.0))
+    law.initial()
+    assert law.update(seen()).tokens == 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("start_range[0]", {"start_range": (0.0, 3.0)}),
+        ("start_range[1]", {"start_range": (5.0, 3.0)}),
+        ("start", {"start": 20.0}),
+        ("start_part", {"start_part": 0.0}),
+        ("resume", {"resume": 0.5}),
+        ("fill", {"fill": 1.5}),
+        ("tau_hit", {"tau_hit": -0.1}),
+        ("alpha", {"alpha": 2.0}),
+        ("beta", {"beta": 1.0}),
+        ("floor", {"floor": 0.0}),
+        ("w_initial", {"w_initial": 0}),
+        ("idle_grace_seconds", {"idle_grace_seconds": -1.0}),
+    ],
+)
+def test_bad_arguments_name_the_field(field, options):
+    with pytest.raises(InvalidValueError) as error:
+        Headroom(**options)
+    assert str(error.value).startswith(f"{field}=")
+
+
+def test_has_a_name_for_tables():
+    assert parse("headroom").name == "headroom"
