@@ -13,7 +13,8 @@ from concur_langgraph.bench_agents import LangGraphAgents
 from concur_langgraph.handler import runs_of
 
 from concur_agents import Controller, Quality, Static
-from concur_agents.bench.workloads import always, workload_named
+from concur_agents.bench.distributions import always
+from concur_agents.bench.library import workload_named
 from concur_agents.events import StepEnded
 from concur_agents.simulator.faults import Faults
 from concur_agents.simulator.hosting import EmbeddedServer

@@ -14,10 +14,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from concur_agents.bench.library import LOCKSTEP_A, LOCKSTEP_B
 from concur_agents.bench.results import BASELINE, BenchResult
 from concur_agents.bench.session import Watcher, run_simulated
 from concur_agents.bench.tables import rate
-from concur_agents.bench.workloads import LOCKSTEP_A, LOCKSTEP_B, Workload
+from concur_agents.bench.workloads import Workload
 from concur_agents.simulator.profiles import CPU_TINY
 
 HIT_RATE_WITHIN = 0.05

@@ -92,17 +92,21 @@ class OpenAIAgents:
 
     async def run(self, trajectory: Trajectory) -> None:
         """See `Agents.run`."""
+        await self._work(trajectory, self._controller.agent(trajectory.agent_id))
+
+    async def _work(self, trajectory: Trajectory, scope: AgentScope) -> None:
         messages: list[ChatCompletionMessageParam] = []
         if self._system is not None:
             messages.append({"role": "system", "content": self._system})
-        async with self._controller.agent(trajectory.agent_id) as agent:
+        async with scope as agent:
             for number, step in enumerate(trajectory.steps):
                 opening = f"{trajectory.agent_id} of run {self._run}, step {number}:"
                 content = self._prose.write(step.new_tokens, opening, number)
                 messages.append({"role": "user", "content": content})
                 messages.append({"role": "assistant", "content": await self._ask(agent, messages, step)})
                 if number + 1 < len(trajectory.steps):
-                    await asyncio.sleep(step.tool_seconds / self._speed)
+                    helpers = [self._work(sub, agent.child(sub.agent_id)) for sub in step.sub_agents]
+                    await asyncio.gather(asyncio.sleep(step.tool_seconds / self._speed), *helpers)
 
     async def _ask(self, agent: AgentScope, messages: list[ChatCompletionMessageParam], step: Step) -> str:
         async with agent.step() as call:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
+from concur_agents.bench.library import DEEPSEEK_V3_40, QWEN3_32B_256
 from concur_agents.bench.results import BASELINE, ArmResult, BenchResult
 from concur_agents.bench.session import Watcher, run_simulated
 from concur_agents.bench.tables import rate, seconds
-from concur_agents.bench.workloads import DEEPSEEK_V3_40, QWEN3_32B_256, Workload
+from concur_agents.bench.workloads import Workload
 from concur_agents.simulator.profiles import profile_named
 
 

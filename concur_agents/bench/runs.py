@@ -16,12 +16,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from concur_agents.bench.library import workload_named, workloads
 from concur_agents.bench.machine import machine
 from concur_agents.bench.progress import LiveProgress
 from concur_agents.bench.results import BenchResult
 from concur_agents.bench.session import check_arms, run_simulated
 from concur_agents.bench.tables import results_table
-from concur_agents.bench.workloads import Workload, workload_named, workloads
+from concur_agents.bench.workloads import Workload
 from concur_agents.errors import InvalidValueError, MissingExtraError
 from concur_agents.simulator.costs import Profile
 from concur_agents.simulator.profiles import profile_named, profiles

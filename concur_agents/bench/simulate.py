@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -66,10 +67,16 @@ class StatsReader:
 class _Agent:
     """Where one trajectory stands."""
 
-    __slots__ = ("agent_id", "context", "keys", "step", "trajectory")
+    __slots__ = ("agent_id", "busy", "context", "keys", "over", "step", "trajectory")
 
-    def __init__(self, trajectory: Trajectory, keys: StreamKeys, context: int) -> None:
+    def __init__(
+        self, trajectory: Trajectory, keys: StreamKeys, context: int, over: Callable[[], None]
+    ) -> None:
         self.trajectory = trajectory
+        self.over = over
+        """Called at its end."""
+        self.busy = 0
+        """Tools and sub-agents that its next step waits for."""
         self.agent_id = trajectory.agent_id
         self.keys = keys
         self.context = context
@@ -109,10 +116,12 @@ class Simulation:
         self._on_tick = on_tick
         self._granted: dict[Ticket, _Agent] = {}
         self._left = 0
-        prefix_blocks = workload.shared_tokens // profile.block_size
+        self._shared_tokens = workload.shared_tokens
+        self._prefix_blocks = workload.shared_tokens // profile.block_size
+        self._streams = itertools.count(workload.agents)
+        """Numbers for the contexts of sub-agents."""
         for trajectory in trajectories:
-            keys = StreamKeys(trajectory.index, 0, prefix_blocks)
-            agent = _Agent(trajectory, keys, workload.shared_tokens)
+            agent = self._agent(trajectory, trajectory.index, self._ended)
             self.clock.call_at(trajectory.arrives_at, partial(self._arrive, agent))
             self._left += 1
 
@@ -129,8 +138,14 @@ class Simulation:
         rate = self.regulator.snapshot().revisits.rate
         return arm_result(self._policy.name, self.recorder, totals, rate, partial=interrupted)
 
-    def _arrive(self, agent: _Agent) -> None:
-        self.regulator.open(agent.agent_id, self.clock.now)
+    def _agent(self, trajectory: Trajectory, stream: int, over: Callable[[], None]) -> _Agent:
+        return _Agent(trajectory, StreamKeys(stream, 0, self._prefix_blocks), self._shared_tokens, over)
+
+    def _ended(self) -> None:
+        self._left -= 1
+
+    def _arrive(self, agent: _Agent, parent: str | None = None) -> None:
+        self.regulator.open(agent.agent_id, self.clock.now, parent=parent)
         self._ask(agent)
 
     def _ask(self, agent: _Agent) -> None:
@@ -157,11 +172,21 @@ class Simulation:
         agent.step += 1
         usage = Usage(request.prompt_tokens, request.max_tokens, finished.cached_tokens)
         self._handle(self.regulator.end(ticket, now, usage))
-        if agent.step < len(agent.trajectory.steps):
-            self.clock.call_later(step.tool_seconds, lambda: self._ask(agent))
-        else:
-            self._left -= 1
+        if agent.step == len(agent.trajectory.steps):
             self._handle(self.regulator.finish(agent.agent_id, now))
+            agent.over()
+            return
+        agent.busy = 1 + len(step.sub_agents)
+        proceed = partial(self._proceed, agent)
+        self.clock.call_later(step.tool_seconds, proceed)
+        for helper in step.sub_agents:
+            self._arrive(self._agent(helper, next(self._streams), proceed), agent.agent_id)
+
+    def _proceed(self, agent: _Agent) -> None:
+        """One thing that the agent's next step waited for is over."""
+        agent.busy -= 1
+        if not agent.busy:
+            self._ask(agent)
 
     def _tick(self) -> None:
         now = self.clock.now

@@ -11,9 +11,9 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+from concur_agents.bench.library import LOCKSTEP_A
 from concur_agents.bench.plot import draw
 from concur_agents.bench.session import run_simulated
-from concur_agents.bench.workloads import LOCKSTEP_A
 from concur_agents.commands import app
 from concur_agents.simulator.profiles import CPU_TINY
 

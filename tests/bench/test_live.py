@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from concur_agents.bench.distributions import Uniform, always
 from concur_agents.bench.engines import Embedded, EngineUnusableError, Remote
+from concur_agents.bench.library import DEMO
 from concur_agents.bench.live import run_live, totals
 from concur_agents.bench.openai_agents import OpenAIAgents, Prose
 from concur_agents.bench.session import run_simulated
-from concur_agents.bench.workloads import DEMO, Uniform, always
 from concur_agents.signals import EngineReading, Quality, Reading
 from concur_agents.simulator.hosting import EmbeddedServer
 from concur_agents.simulator.profiles import CPU_TINY

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from concur_agents.bench.distributions import Uniform, always
+from concur_agents.bench.library import DEMO, LOCKSTEP_A, SCALE_10K
 from concur_agents.bench.session import check_arms, default_policy, run_simulated
 from concur_agents.bench.simulate import Simulation, StatsReader
-from concur_agents.bench.workloads import DEMO, LOCKSTEP_A, SCALE_10K, Uniform, always
 from concur_agents.errors import InvalidValueError
 from concur_agents.policies import AIMD, Static, Unlimited, parse
 from concur_agents.signals import Quality
@@ -163,3 +164,42 @@ class TestArguments:
 
     def test_default_policy(self):
         assert default_policy() == "aimd"
+
+
+class TestSubAgents:
+    FAN_OUT = replace(
+        LOCKSTEP_A,
+        name="fan",
+        agents=2,
+        steps=always(3),
+        tool_seconds=always(1.0),
+        sub_agents=always(2),
+        sub_steps=always(2),
+    )
+
+    def test_every_step_but_the_last_starts_them(self):
+        steps = self.FAN_OUT.trajectory(1, 0).steps
+        assert [len(step.sub_agents) for step in steps] == [2, 2, 0]
+        ids = [sub.agent_id for step in steps for sub in step.sub_agents]
+        assert ids == [
+            "agent-00001/0/sub-0",
+            "agent-00001/0/sub-1",
+            "agent-00001/1/sub-0",
+            "agent-00001/1/sub-1",
+        ]
+
+    def test_they_share_the_place_of_their_agent_and_all_calls_are_made(self):
+        sim = Simulation(self.FAN_OUT, self.FAN_OUT.trajectories(0), profile_named("cpu-tiny"), Static(1))
+        sim.run()
+        assert sim.engine.stats.finished == 2 * (3 + 2 * 2 * 2)
+        after = sim.regulator.snapshot()
+        assert (after.open, after.active, after.completed) == (0, 0, 2)
+
+    def test_a_step_waits_for_its_sub_agents(self):
+        slow = replace(self.FAN_OUT, agents=1, sub_steps=always(9))
+        quick = replace(slow, sub_steps=always(1))
+        seconds = [
+            Simulation(w, w.trajectories(0), profile_named("cpu-tiny"), Static(1)).run().seconds
+            for w in (quick, slow)
+        ]
+        assert seconds[1] > seconds[0] + 2 * 8 * 1.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from concur_agents.bench import fidelity, gate, paper
-from concur_agents.bench.workloads import DEEPSEEK_V3_40, QWEN3_32B_256
+from concur_agents.bench.library import DEEPSEEK_V3_40, QWEN3_32B_256
 from tests.bench.rendering import rendered
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from concur_agents.bench.workloads import (
+from concur_agents.bench.distributions import Uniform
+from concur_agents.bench.library import (
     DEEPSEEK_V3_40,
     DEMO,
     LOCKSTEP_A,
     QWEN3_32B_256,
-    Uniform,
     workload_named,
     workloads,
 )
