@@ -74,7 +74,7 @@ async def run_live(
     watcher = watcher or Nobody()
     arms = check_arms(arms)
     trajectories = workload.trajectories(seed)
-    steps = sum(len(trajectory.steps) for trajectory in trajectories)
+    steps = sum(trajectory.calls for trajectory in trajectories)
     results: list[ArmResult] = []
     interrupted = False
     try:

@@ -94,7 +94,7 @@ def run_simulated(
     interrupted = False
     try:
         trajectories = workload.trajectories(seed)
-        steps = sum(len(trajectory.steps) for trajectory in trajectories)
+        steps = sum(trajectory.calls for trajectory in trajectories)
         for arm in arms:
             watcher.begins(arm, steps)
             simulation = Simulation(

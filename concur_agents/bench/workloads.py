@@ -47,6 +47,11 @@ class Trajectory:
         """Its name in all arms."""
         return f"{self.of}/sub-{self.index}" if self.of else f"agent-{self.index:05d}"
 
+    @property
+    def calls(self) -> int:
+        """Generation calls, those of its sub-agents included."""
+        return sum(1 + sum(sub.calls for sub in step.sub_agents) for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

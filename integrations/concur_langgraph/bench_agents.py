@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from concur_agents.bench.workloads import Step, Trajectory, Workload
 from concur_agents.controller import Controller
+from concur_agents.errors import InvalidValueError
 from concur_agents.simulator.tokens import filler
 from concur_langgraph.gate_node import GateNode
 from concur_langgraph.handler import gated
@@ -52,6 +53,9 @@ class LangGraphAgents:
     def __init__(
         self, base_url: str, model: str, controller: Controller, workload: Workload, speed: float = 1.0
     ) -> None:
+        if workload.sub_agents.high:
+            msg = f"workload={workload.name!r} has sub-agents, which these agents do not start: take openai"
+            raise InvalidValueError(msg)
         self._workload = workload
         self._speed = speed
         # One client for all: a pool for each agent would cost more than the calls.
