@@ -22,6 +22,9 @@ from concur_agents.errors import check_range
 from concur_agents.scopes import AgentScope, current_scope
 from concur_autogen.trajectories import trajectories_of
 
+_AFTER_CANCEL_SECONDS = 1.0
+"""For what is left to do when a task is cancelled."""
+
 Item = BaseAgentEvent | BaseChatMessage | TaskResult
 TaskInput = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
@@ -66,6 +69,9 @@ async def run(
             results.append(item)
 
     await running.to_its_end(keep, timeout_seconds)
+    if not results:
+        msg = f"{type(runner).__name__}.run_stream ended without a TaskResult"
+        raise RuntimeError(msg)
     return results[-1]
 
 
@@ -133,32 +139,33 @@ class _Running:
         self._outer_token = token
         self._token = CancellationToken()
         self._scope: AgentScope | None = None
+        self._ended_early = False
 
     async def to_its_end(self, emit: Callable[[Item], None], timeout_seconds: float | None) -> None:
         """Run it; every item goes to `emit`. Errors as `run`."""
         if timeout_seconds is not None:
             check_range("timeout_seconds", timeout_seconds, 0, open_low=True)
-        cancelled = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        cancelled: asyncio.Future[None] = loop.create_future()
         if self._outer_token is not None:
-            loop = asyncio.get_running_loop()
+            if self._outer_token.is_cancelled():
+                raise asyncio.CancelledError
             self._outer_token.add_callback(lambda: _tell(loop, cancelled))
         work = asyncio.create_task(self._work(emit))
         try:
             await asyncio.wait(
                 [work, cancelled], timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
             )
+        finally:
+            # Also when this task is cancelled: nothing of the run may outlive it.
             if not work.done():
                 await self._end_early(work)
-                if cancelled.done():
-                    raise asyncio.CancelledError
-                msg = f"{self._name} was not done after {timeout_seconds:g} s (waiting for a place included)"
-                raise TimeoutError(msg)
-            work.result()
-        except asyncio.CancelledError:
-            await self._end_early(work)
-            raise
-        finally:
-            cancelled.cancel()
+        if self._ended_early:
+            if cancelled.done():
+                raise asyncio.CancelledError
+            msg = f"{self._name} was not done after {timeout_seconds:g} s (waiting for a place included)"
+            raise TimeoutError(msg)
+        work.result()
 
     @property
     def _name(self) -> str:
@@ -192,25 +199,31 @@ class _Running:
 
     async def _end_early(self, work: asyncio.Task[None]) -> None:
         """End the trajectory now, and AutoGen's part of it as soon as that lets us."""
+        self._ended_early = True
         if self._scope is not None:
             self._scope.finish(Outcome.CANCELLED)
         self._token.cancel()
-        if not work.done() and self._grace:
-            await _settled(work, self._grace)
-        if not work.done():
-            work.cancel()
-            await _settled(work, max(self._grace, 1.0))
-        if not work.done():
-            work.cancel()  # a second one ends the wait for the runtime; what is left of it is refused
-            await _settled(work, 1.0)
+        cancelled = await _settled(work, self._grace)
+        # Once ends what AutoGen waits for, twice its wait for the runtime; what is left of that is refused.
+        for _ in range(2):
+            if not work.done():
+                work.cancel()
+                cancelled |= await _settled(work, _AFTER_CANCEL_SECONDS)
         if work.done() and not work.cancelled():
-            work.exception()
+            work.exception()  # seen
+        if cancelled:
+            raise asyncio.CancelledError
 
 
-async def _settled(work: asyncio.Task[None], seconds: float) -> None:
-    """Wait for `work`, even if this task is cancelled meanwhile: its end is what matters."""
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait([work], timeout=seconds)
+async def _settled(work: asyncio.Task[None], seconds: float) -> bool:
+    """Wait for `work` for so long; whether this task was cancelled meanwhile, which does not end the wait."""
+    deadline, cancelled = asyncio.get_running_loop().time() + seconds, False
+    while not work.done() and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.wait([work], timeout=left)
+        except asyncio.CancelledError:
+            cancelled = True
+    return cancelled
 
 
 def _tell(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[Any]) -> None:
