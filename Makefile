@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fidelity paper gate scale soak results wheel pins clean
+.PHONY: help demo test lint format bench fidelity paper study gate scale soak results wheel pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ fidelity: $(VENV)/.installed-all ## the simulated engine against a measured vLLM
 paper: $(VENV)/.installed-all ## the published headline, in virtual time, beside ours
 	$(BIN)/concur bench --paper $(ARGS)
 
+study: $(VENV)/.installed-all ## every policy on every workload, over the best static cap (3 minutes)
+	$(BIN)/concur bench --study $(ARGS)
+
 gate: $(VENV)/.installed-all ## what one step through the gate costs, at 10 and at 100,000 agents
 	$(BIN)/concur bench --gate $(ARGS)
 
@@ -51,6 +54,7 @@ results: $(VENV)/.installed-all ## run them all and keep what they print in benc
 	mkdir -p benchmarks/results
 	$(BIN)/concur bench --fidelity --json benchmarks/results/fidelity.json
 	$(BIN)/concur bench --paper --json benchmarks/results/paper.json
+	$(BIN)/concur bench --study --json benchmarks/results/study.json
 	$(BIN)/concur bench --gate --json benchmarks/results/gate.json
 	$(BIN)/concur bench --workload scale-10k --arms aimd --json benchmarks/results/scale.json
 	$(BIN)/concur bench --workload lockstep-b --json benchmarks/results/lockstep-b.json

@@ -139,6 +139,12 @@ def bench(
             "--fidelity", help="The simulated engine beside a measured vLLM; status 1 if it is off."
         ),
     ] = False,
+    study: Annotated[
+        bool,
+        typer.Option(
+            "--study", help="Every policy on every workload, over the best static cap, in virtual time."
+        ),
+    ] = False,
     gate: Annotated[
         bool, typer.Option("--gate", help="What one step through the gate costs; status 1 if too much.")
     ] = False,
@@ -153,12 +159,13 @@ def bench(
             (list_all, runs.show_lists),
             (paper, runs.paper),
             (fidelity, runs.fidelity),
+            (study, runs.study),
             (gate, runs.gate),
         )
         if wanted
     ]
     if len(studies) > 1:
-        raise typer.BadParameter("--list, --paper, --fidelity and --gate exclude each other")
+        raise typer.BadParameter("--list, --paper, --fidelity, --study and --gate exclude each other")
     if studies:
         raise typer.Exit(studies[0](json_file))
     options = runs.Options(

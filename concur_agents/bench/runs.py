@@ -184,6 +184,28 @@ def fidelity(json_file: Path | None) -> int:
     return OK if found.ok else FAILED
 
 
+def study(json_file: Path | None) -> int:
+    """`concur bench --study`."""
+    from concur_agents.bench.study import Row, run_study, study_table, workloads_studied
+
+    _check_files(json_file)
+    total = len(workloads_studied())
+    done: list[str] = []
+    with _aside.status(f"0 of {total} workloads") as status:
+
+        def show(row: Row) -> None:
+            done.append(row.workload)
+            status.update(f"{len(done)} of {total} workloads; {row.workload} is done")
+
+        try:
+            found = run_study(on_row=show)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    _out.print(study_table(found))
+    _write(json_file, found.as_json())
+    return OK
+
+
 def gate(json_file: Path | None) -> int:
     """`concur bench --gate`."""
     _check_files(json_file)
