@@ -200,14 +200,19 @@ class _Running:
     async def _end_early(self, work: asyncio.Task[None]) -> None:
         """End the trajectory now, and AutoGen's part of it as soon as that lets us."""
         self._ended_early = True
+        turns: list[asyncio.Task[Any]] = []
         if self._scope is not None:
+            trajectory = trajectories_of(self._controller).get(self._scope.agent_id)
+            turns = list(trajectory.tasks) if trajectory is not None else []
             self._scope.finish(Outcome.CANCELLED)
         self._token.cancel()
         cancelled = await _settled(work, self._grace)
-        # Once ends what AutoGen waits for, twice its wait for the runtime; what is left of that is refused.
-        for _ in range(2):
+        # First the turns that have not heard the token, each in a task of the runtime's; then whatever waits
+        # for them; and once more, since AutoGen waits for its runtime even then.
+        for tasks in (turns, [work], [work]):
             if not work.done():
-                work.cancel()
+                for task in tasks:
+                    task.cancel()
                 cancelled |= await _settled(work, _AFTER_CANCEL_SECONDS)
         if work.done() and not work.cancelled():
             work.exception()  # seen

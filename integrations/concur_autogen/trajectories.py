@@ -63,6 +63,8 @@ class Trajectory:
     """Calls so far."""
     error: Exception | None = None
     """What its last failed call raised."""
+    tasks: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
+    """Those that made its calls: the turns of its agents."""
 
 
 @dataclass(eq=False, slots=True)
@@ -131,6 +133,8 @@ class Trajectories:
             trajectory.conversations.begin(conversation, messages, task)
             trajectory.calls += 1
             trajectory.used += 1
+            if task is not None:
+                trajectory.tasks.add(task)
             return Call(trajectory, conversation)
 
     def leave(self, call: Call, usage: Usage | None = None) -> None:

@@ -46,8 +46,13 @@ def tools_then_end(tool: str, steps: int, arguments: str = "{}") -> Answer:
 class FakeClient(ChatCompletionClient):
     component_type = "model"
 
-    def __init__(self, answer: Answer | str = "ok", seconds: float = 1.0) -> None:
+    """Calls without tools (a selector's, an orchestrator's) are answered by `director`, if there is one."""
+
+    def __init__(
+        self, answer: Answer | str = "ok", seconds: float = 1.0, director: Answer | None = None
+    ) -> None:
         self.answer: Answer = answer if callable(answer) else lambda _: say(answer)
+        self.director = director
         self.seconds = seconds
         self.in_flight = self.peak = self.calls = self.closed = 0
         self.seen: list[tuple[Sequence[LLMMessage], dict[str, Any]]] = []
@@ -57,6 +62,11 @@ class FakeClient(ChatCompletionClient):
         self.peak = max(self.peak, self.in_flight)
         self.calls += 1
         self.seen.append((messages, options))
+
+    def _reply(self, messages: Sequence[LLMMessage], options: dict[str, Any]) -> CreateResult:
+        if self.director is not None and not options.get("tools"):
+            return self.director(messages)
+        return self.answer(messages)
 
     async def _think(self, token: CancellationToken | None) -> None:
         thought = asyncio.ensure_future(asyncio.sleep(self.seconds))
@@ -74,7 +84,7 @@ class FakeClient(ChatCompletionClient):
         self._enter(messages, options)
         try:
             await self._think(cancellation_token)
-            return self.answer(messages)
+            return self._reply(messages, options)
         finally:
             self.in_flight -= 1
 
@@ -87,7 +97,7 @@ class FakeClient(ChatCompletionClient):
     ) -> AsyncGenerator[str | CreateResult, None]:
         self._enter(messages, options)
         try:
-            result = self.answer(messages)
+            result = self._reply(messages, options)
             for word in result.content.split() if isinstance(result.content, str) else []:
                 await self._think(cancellation_token)
                 yield word
