@@ -42,8 +42,8 @@ class ConcurClientConfig(BaseModel):
     """Name that the controller is registered under (`concur_autogen.register`)."""
     agent_id: str | None = None
     """Trajectory of all its calls; None: found out at each call."""
-    session_field: str | None = "session_id"
-    """Field of the request's body that carries the trajectory's id."""
+    session_field: str = "session_id"
+    """Field of the request's body that carries the trajectory's id; empty for none (AutoGen dumps no nulls)."""
 
 
 class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientConfig]):
@@ -274,7 +274,7 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
             client=self.client.dump_component(),
             controller=name_of(self.controller),
             agent_id=self.agent_id,
-            session_field=self._session_field,
+            session_field=self._session_field or "",
         )
 
     @classmethod
@@ -283,7 +283,7 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
             ChatCompletionClient.load_component(config.client),
             registered(config.controller),
             agent_id=config.agent_id,
-            session_field=config.session_field,
+            session_field=config.session_field or None,
         )
 
 
