@@ -60,6 +60,17 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A tool ran at a boundary, for `seconds`. Told by adapters that see it: `Controller.tool_ended`."""
+
+    at: float
+    agent_id: str
+    tool: str
+    seconds: float
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Paused:
     """An agent lost its place at a boundary."""
 
@@ -119,6 +130,7 @@ Event = (
     | Granted
     | Refused
     | StepEnded
+    | ToolEnded
     | Paused
     | Finished
     | WindowChanged

@@ -214,6 +214,14 @@ class Gate:
             events += more
             pending = tuple(more)
 
+    def tell(self, event: Event) -> None:
+        """Let the subscribers know what somebody else saw."""
+        self._publish([event])
+
+    def now(self) -> float:
+        """The clock's time in seconds."""
+        return self._clock()
+
     def _publish(self, events: list[Event]) -> None:
         """Tell the subscribers, outside the lock, so that they may call back."""
         for subscriber in self._subscribers:

@@ -48,14 +48,14 @@ def outcome_of(error: BaseException | None) -> Outcome:
 _current: ContextVar[AgentScope | None] = ContextVar("concur_agent", default=None)
 
 
-def current_scope(controller: Admitter) -> AgentScope | None:
-    """The innermost scope of `controller` that this code runs in, as far as context variables reach.
+def current_scope(controller: Admitter | None = None) -> AgentScope | None:
+    """The innermost scope of `controller` (None: of any) that this code runs in, as far as that can be known.
 
-    They reach tasks and `asyncio.to_thread` started inside; not other threads, and not what was started
+    It is known to tasks and `asyncio.to_thread` started inside; not other threads, and not what was started
     before. The scope may be over meanwhile: see `AgentScope.over`.
     """
     scope = _current.get()
-    while scope is not None and scope._controller is not controller:
+    while controller is not None and scope is not None and scope.controller is not controller:
         scope = scope._outer
     return scope
 
@@ -63,12 +63,12 @@ def current_scope(controller: Admitter) -> AgentScope | None:
 class AgentScope:
     """One trajectory. Made by `Controller.agent`; leaving it gives its place back, however it is left."""
 
-    __slots__ = ("_children", "_controller", "_options", "_outer", "_reset", "_serial", "agent_id", "over")
+    __slots__ = ("_children", "_options", "_outer", "_reset", "_serial", "agent_id", "controller", "over")
 
     def __init__(
         self, controller: Admitter, agent_id: str, parent: str | None, priority: int, context_tokens: int
     ) -> None:
-        self._controller = controller
+        self.controller = controller
         self.agent_id = agent_id
         self._options = (parent, priority, context_tokens)
         self._children = itertools.count(1)
@@ -80,7 +80,7 @@ class AgentScope:
 
     async def __aenter__(self) -> Self:
         parent, priority, tokens = self._options
-        self._serial = self._controller.open(
+        self._serial = self.controller.open(
             self.agent_id, parent=parent, priority=priority, context_tokens=tokens
         )
         self.over, self._outer = False, _current.get()
@@ -98,16 +98,16 @@ class AgentScope:
         """End the trajectory before its scope is left: see `Controller.finish`. Idempotent."""
         if not self.over:
             self.over = True
-            self._controller.finish(self.agent_id, outcome, self._serial)
+            self.controller.finish(self.agent_id, outcome, self._serial)
 
     def step(self) -> StepScope:
         """One generation call: entering it waits for admission, leaving it is a boundary."""
-        return StepScope(self._controller, self.agent_id)
+        return StepScope(self.controller, self.agent_id)
 
     def child(self, agent_id: str | None = None, *, context_tokens: int = 0) -> AgentScope:
         """A sub-agent or branch with a context of its own that shares this agent's place."""
         name = agent_id or f"{self.agent_id}/{next(self._children)}"
-        return AgentScope(self._controller, name, self.agent_id, 0, context_tokens)
+        return AgentScope(self.controller, name, self.agent_id, 0, context_tokens)
 
 
 class StepScope:

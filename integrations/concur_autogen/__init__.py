@@ -5,6 +5,7 @@ Example:
     result = await run(controller, team, task="...")
 """
 
+from concur_autogen.boundaries import with_boundaries
 from concur_autogen.client import ConcurChatCompletionClient, ConcurClientConfig
 from concur_autogen.registry import register, registered
 from concur_autogen.running import run, run_stream
@@ -16,4 +17,5 @@ __all__ = [
     "registered",
     "run",
     "run_stream",
+    "with_boundaries",
 ]

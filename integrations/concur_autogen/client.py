@@ -43,7 +43,7 @@ class ConcurClientConfig(BaseModel):
     agent_id: str | None = None
     """Trajectory of all its calls; None: found out at each call."""
     session_field: str = "session_id"
-    """Field of the request's body that carries the trajectory's id; empty for none (AutoGen dumps no nulls)."""
+    """Field of the request's body that carries the trajectory's id; empty: none (AutoGen dumps no nulls)."""
 
 
 class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientConfig]):

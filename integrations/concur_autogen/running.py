@@ -14,7 +14,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from autogen_agentchat.base import TaskResult, TaskRunner
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, UserInputRequestedEvent
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    ToolCallExecutionEvent,
+    ToolCallRequestEvent,
+    UserInputRequestedEvent,
+)
 from autogen_core import CancellationToken
 
 from concur_agents import Controller, InvalidValueError, Outcome
@@ -140,6 +146,8 @@ class _Running:
         self._token = CancellationToken()
         self._scope: AgentScope | None = None
         self._ended_early = False
+        self._tools: dict[str, float] = {}
+        """When each running tool was asked for, by the id of its call."""
 
     async def to_its_end(self, emit: Callable[[Item], None], timeout_seconds: float | None) -> None:
         """Run it; every item goes to `emit`. Errors as `run`."""
@@ -180,14 +188,31 @@ class _Running:
             try:
                 async with contextlib.aclosing(stream):
                     async for item in stream:
-                        if isinstance(item, UserInputRequestedEvent) and not scope.over:
-                            self._controller.give_back(scope.agent_id)
+                        self._see(item, scope)
                         emit(item)
             except RuntimeError as error:
                 cause = self._cause_of(error, scope.agent_id)
                 if cause is None:
                     raise
                 raise cause from error
+
+    def _see(self, item: Item, scope: AgentScope) -> None:
+        """What a message says about the boundary that the trajectory is at."""
+        if isinstance(item, UserInputRequestedEvent) and not scope.over:
+            self._controller.give_back(scope.agent_id)
+        elif isinstance(item, ToolCallRequestEvent):
+            now = self._controller.gate.now()
+            self._tools |= {call.id: now for call in item.content}
+        elif isinstance(item, ToolCallExecutionEvent):
+            trajectory = trajectories_of(self._controller).get(scope.agent_id)
+            watched = trajectory.watched if trajectory is not None else set()
+            for result in item.content:
+                began = self._tools.pop(result.call_id, None)
+                if began is not None and result.call_id not in watched:
+                    seconds = self._controller.gate.now() - began
+                    failed = bool(result.is_error)
+                    self._controller.tool_ended(scope.agent_id, result.name, seconds, failed=failed)
+            watched.difference_update(result.call_id for result in item.content)
 
     def _cause_of(self, error: RuntimeError, agent_id: str) -> Exception | None:
         """The model client's error that a team has turned into text."""

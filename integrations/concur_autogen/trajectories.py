@@ -63,6 +63,8 @@ class Trajectory:
     """Calls so far."""
     error: Exception | None = None
     """What its last failed call raised."""
+    watched: set[str] = field(default_factory=set)
+    """Ids of the tool calls that were told of where they ran."""
     tasks: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
     """Those that made its calls: the turns of its agents."""
 
