@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from concur_agents.errors import MissingExtraError
 from concur_langgraph.batch import run_batch, run_batch_blocking
-from concur_langgraph.batch_schedule import BatchResult
+from concur_langgraph.batch_run import BatchResult
 from concur_langgraph.gate_node import GateNode, insert_gate
 from concur_langgraph.handler import ConcurCallbackHandler, gated
 from concur_langgraph.runs import AGENT_ID, SESSION_ID

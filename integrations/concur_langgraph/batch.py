@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from concur_agents.batch import Schedule, bar_on_stderr, checked_names
 from concur_agents.controller import Controller
 from concur_agents.errors import InvalidValueError, check_range
-from concur_langgraph.batch_bar import bar_on_stderr
-from concur_langgraph.batch_schedule import Batch, BatchResult, pregel_of
+from concur_langgraph.batch_run import Batch, BatchResult, pregel_of, without_value
 from concur_langgraph.caller import on_loop_thread
 from concur_langgraph.handler import gated
 from concur_langgraph.runs import AGENT_ID
@@ -79,15 +77,15 @@ async def run_batch(
     """
     check_range("lookahead", lookahead, 1)
     all_inputs = list(inputs)
-    names = _names(ids, len(all_inputs))
+    names = checked_names(ids, len(all_inputs))
     _check_config(config)
     if resume:
         _check_resumable(graph, ids)
     with bar_on_stderr(len(names), shown=progress) as bar:
-        batch = Batch(
-            gated(graph, controller), controller, on_result, config, resume, keep_values, lookahead, bar
-        )
-        return await batch.run(all_inputs, names)
+        batch = Batch(gated(graph, controller), config, all_inputs, resume)
+        keep = _whole if keep_values else without_value
+        schedule = Schedule(controller, lookahead=lookahead, bar=bar, on_result=on_result, keep=keep)
+        return await schedule.run(names, batch.result)
 
 
 def run_batch_blocking(
@@ -130,34 +128,8 @@ def run_batch_blocking(
     return asyncio.run(main())
 
 
-def _names(ids: Iterable[str] | None, count: int) -> list[str]:
-    """The ids, checked.
-
-    A batch has fresh ones unless told, so that two batches on one controller or one checkpointer never meet.
-    """
-    if ids is None:
-        batch = uuid.uuid4().hex[:8]
-        return [f"batch-{batch}-{index:05d}" for index in range(count)]
-    if isinstance(ids, str):
-        msg = f"ids={ids!r} is one string: expected one id for each input"
-        raise InvalidValueError(msg)
-    names = list(ids)
-    for index, name in enumerate(names):
-        if not isinstance(name, str) or not name:
-            msg = f"ids[{index}]={name!r}: expected a string that is not empty"
-            raise InvalidValueError(msg)
-    if len(names) != count:
-        msg = f"{len(names)} ids for {count} inputs: give one id for each input"
-        raise InvalidValueError(msg)
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
-        msg = (
-            f"ids has {', '.join(map(repr, twice[:3]))}{more} more than once: an id names one agent and one "
-            "thread, so every input needs its own"
-        )
-        raise InvalidValueError(msg)
-    return names
+def _whole(result: BatchResult[Output]) -> BatchResult[Output]:
+    return result
 
 
 def _check_config(config: RunnableConfig | None) -> None:

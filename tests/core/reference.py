@@ -142,6 +142,12 @@ class NaiveAdmission:
                 self.arrive(a, now)
         self.settle(a, now)
 
+    def give_back(self, name: str, now: float) -> None:
+        a = self.agents[name]
+        if a.active and not a.in_flight:
+            self.drop(a, now)
+            self.settle(a, now)
+
     def finish(self, name: str, now: float) -> None:
         a = self.agents.pop(name)
         for ticket in [*a.waiting, *a.in_flight]:

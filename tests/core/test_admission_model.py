@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from concur_agents.admission import Admission
 from concur_agents.events import Admitted, Event, Finished, Granted, Paused, Refused
 from concur_agents.ledger import Ledger
-from concur_agents.lifecycle import AgentStatus, Outcome, Usage
+from concur_agents.lifecycle import AgentStatus, Outcome, PauseReason, Usage
 from concur_agents.signals import Window
 from tests.core.reference import NaiveAdmission
 
@@ -136,6 +136,22 @@ class AgainstReference(RuleBasedStateMachine):
         self.take((self.fast.pause if on else self.fast.resume)(name, self.now))
         (self.slow.pause if on else self.slow.resume)(name, self.now)
 
+    @precondition(lambda self: self.slow.agents)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        """Anyone, at a boundary or not; those at one go at once."""
+        self.leave_place(data.draw(st.sampled_from(self.names())))
+
+    def leave_place(self, name: str) -> None:
+        busy, active = bool(self.slow.agents[name].in_flight), self.slow.agents[name].active
+        events = self.fast.give_back(name, self.now)
+        reasons = [e.reason for e in events if isinstance(e, Paused) and e.agent_id == name]
+        assert reasons == ([PauseReason.GIVEN_BACK] if active and not busy else [])
+        if not reasons:
+            assert events == [], "a call in flight, or no place to give"
+        self.take(events)
+        self.slow.give_back(name, self.now)
+
     @rule(window=windows)
     def set_window(self, window: Window) -> None:
         self.take(self.fast.set_window(window, self.now))
@@ -240,8 +256,10 @@ def test_long_random_histories_agree(seed: int) -> None:
             pair.ask(rng.choice(names))
         elif move < 0.66 and pair.slow.tickets:
             pair.over(rng.choice(sorted(pair.slow.tickets)), None)
-        elif move < 0.72 and len(names) > 3:
+        elif move < 0.70 and len(names) > 3:
             pair.finish_quietly(rng.choice(names))
+        elif move < 0.74:
+            pair.leave_place(rng.choice(names))
         elif move < 0.82:
             name, verb = rng.choice(names), rng.choice(["pause", "resume", "resume"])
             pair.take(getattr(pair.fast, verb)(name, pair.now))

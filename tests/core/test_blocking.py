@@ -148,6 +148,15 @@ def test_it_may_be_entered_again_and_by_many_threads() -> None:
     assert not any(thread.name == "concur-monitor" for thread in threading.enumerate())
 
 
+def test_a_place_given_back_lets_another_thread_in() -> None:
+    with BlockingController(policy=Static(1)) as concur, concur.agent("human") as human:
+        with human.step():
+            pass
+        concur.give_back("human")
+        with concur.agent("other") as other, other.step(timeout_seconds=5):
+            assert concur.snapshot().generating == 1
+
+
 def test_a_step_is_used_once() -> None:
     with BlockingController(policy=Static(1)) as concur, concur.agent("a") as agent:
         step = agent.step()

@@ -615,6 +615,123 @@ def test_a_cancelled_wait_leaves_the_queue_though_its_agent_stays_open() -> None
     run(main())
 
 
+def test_a_place_given_back_goes_to_who_waits_and_its_agent_comes_back_before_new_ones() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        async with controller(1) as concur, concur.agent("human") as human:
+            async with human.step():
+                concur.give_back("human")  # in the middle of a step nothing happens
+                other = asyncio.create_task(agent(concur, "other", log))
+                await asyncio.sleep(1)
+                assert log == []
+            await asyncio.sleep(1)
+            assert log == [], "its place is kept at a boundary"
+            concur.give_back("human")
+            concur.give_back("human")
+            assert concur.snapshot().active == 1
+            late = asyncio.create_task(agent(concur, "late", log))
+            async with human.step():
+                assert log == ["other+", "other-", "other+", "other-"]
+            concur.finish("human")
+            await asyncio.gather(other, late)
+            for name, error in (("human", AgentFinishedError), ("never", UnknownAgentError)):
+                with pytest.raises(error, match=f"'{name}'"):
+                    concur.give_back(name)
+
+    run(main())
+
+
+def test_a_place_given_back_that_nobody_wants_is_free() -> None:
+    async def main() -> None:
+        async with controller(1) as concur, concur.agent("human") as human:
+            async with human.step():
+                pass
+            concur.give_back("human")
+            assert (concur.snapshot().active, concur.snapshot().paused) == (0, 1)
+            async with human.step():
+                assert concur.snapshot().generating == 1
+
+    run(main())
+
+
+class Linked:
+    """A framework's cancellation token: it knows the future that is waited on."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Future[None] | None = None
+
+    def link(self, waiting: asyncio.Future[None]) -> None:
+        assert self.waiting is None, "linked twice"
+        self.waiting = waiting
+
+
+def test_a_linked_wait_ends_with_its_future_and_leaves_the_queue() -> None:
+    async def main() -> None:
+        token, unused = Linked(), Linked()
+        async with controller(1) as concur:
+            concur.open("a")
+            concur.open("b")
+            held = await concur.acquire("a", link=unused.link)
+            assert unused.waiting is None, "there was nothing to wait for"
+            waiting = asyncio.create_task(concur.acquire("b", link=token.link))
+            await asyncio.sleep(1)
+            token.waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert concur.snapshot().waiting == 0
+            assert not concur.gate._waiters
+            concur.release(held)
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", ["grant", "cancel"])
+def test_a_linked_wait_that_is_cancelled_as_it_is_granted_loses_no_place(first: str) -> None:
+    """Granted first: the cancellation comes too late, and the caller has the ticket. Else it is handed on."""
+
+    async def main() -> None:
+        token = Linked()
+        async with controller(1) as concur:
+            for name in "abc":
+                concur.open(name)
+            await concur.acquire("a")
+            b = asyncio.create_task(concur.acquire("b", link=token.link))
+            c = asyncio.create_task(concur.acquire("c"))
+            await asyncio.sleep(0)
+            if first == "grant":
+                concur.finish("a")
+                assert not token.waiting.cancel()
+                concur.release(await b)
+                concur.finish("b")
+            else:
+                token.waiting.cancel()
+                concur.finish("a")
+                with pytest.raises(asyncio.CancelledError):
+                    await b
+                concur.finish("b")
+            concur.release(await asyncio.wait_for(c, 1))
+            concur.finish("c")
+            assert (concur.snapshot().active, concur.snapshot().waiting) == (0, 0)
+
+    run(main())
+
+
+def test_a_link_that_raises_leaves_nothing_in_the_queue() -> None:
+    async def main() -> None:
+        def link(_: object) -> None:
+            raise ZeroDivisionError
+
+        async with controller(1) as concur:
+            concur.open("a")
+            concur.open("b")
+            await concur.acquire("a")
+            with pytest.raises(ZeroDivisionError):
+                await concur.acquire("b", link=link)
+            assert (concur.snapshot().waiting, len(concur.gate._waiters)) == (0, 0)
+
+    run(main())
+
+
 def test_the_default_grace_is_a_minute() -> None:
     async def main() -> None:
         async with controller(1) as concur:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from concur_agents.admission import Admission
 from concur_agents.events import Event, Finished, Granted, Paused, Refused
 from concur_agents.ledger import Ledger
-from concur_agents.lifecycle import Outcome, Usage
+from concur_agents.lifecycle import Outcome, PauseReason, Usage
 from concur_agents.signals import Window
 
 anything = st.data()
@@ -76,6 +76,18 @@ class Families(RuleBasedStateMachine):
         ticket = data.draw(st.sampled_from(sorted(self.waiting)))
         self.waiting.remove(ticket)
         self.take(self.gate.abandon(ticket, self.now))
+
+    @precondition(lambda self: self.names())
+    @rule(data=anything)
+    def one_gives_back(self, data: st.DataObject) -> None:
+        """By any name of the family; what its members have in flight keeps the place."""
+        name = data.draw(st.sampled_from(self.names()))
+        agent, _ = self.gate.census.find(name)
+        kept = agent.calls_in_flight or not agent.status.is_active
+        events = self.gate.give_back(name, self.now)
+        gone = [e.agent_id for e in events if isinstance(e, Paused) and e.reason is PauseReason.GIVEN_BACK]
+        assert gone == ([] if kept else [agent.agent_id])
+        self.take(events)
 
     @precondition(lambda self: len(self.names()) > 3)
     @rule(data=anything, outcome=st.sampled_from(Outcome))

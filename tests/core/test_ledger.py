@@ -16,12 +16,19 @@ class Book:
         self.ledger = Ledger(**options)
         self.agents: dict[str, tuple[Agent, Context]] = {}
 
-    def call(self, name: str, prompt: int, completion: int = 0, cached: int | None = None) -> None:
+    def call(
+        self,
+        name: str,
+        prompt: int,
+        completion: int = 0,
+        cached: int | None = None,
+        rewritten: bool = False,
+    ) -> None:
         if name not in self.agents:
             agent, context = Agent(name), Context(name)
             self.ledger.open(agent, context)
             self.agents[name] = (agent, context)
-        self.ledger.record(*self.agents[name], Usage(prompt, completion, cached))
+        self.ledger.record(*self.agents[name], Usage(prompt, completion, cached, rewritten))
 
     @property
     def demand(self) -> int:
@@ -46,6 +53,25 @@ def test_a_context_that_shrinks_needs_less_and_is_no_congestion() -> None:
     book.call("a", 300, 0, 0)  # compacted: all of it computed anew, by nobody's fault
     assert book.demand == 300
     assert book.ledger.take_hit_rate(None) is None
+
+
+def test_a_rewritten_context_is_no_congestion_even_when_it_is_longer() -> None:
+    book = Book(block_size=1, capacity_tokens=100)
+    book.call("a", 1000, 0, 0)
+    book.call("a", 1200, 0, 0, rewritten=True)  # trimmed in front, more behind: none of it in the cache
+    assert book.demand == 1200
+    assert book.ledger.take_hit_rate(None) is None
+    assert book.ledger.total.rate is None
+    book.call("a", 1300, 0, 300)  # what follows continues the new context, and its misses count again
+    assert book.ledger.take_hit_rate(None) == 300 / 1199
+
+
+def test_a_rewritten_call_says_nothing_about_growth() -> None:
+    book = Book(block_size=1)
+    book.call("a", 100)
+    book.call("a", 130)
+    book.call("a", 900, rewritten=True)
+    assert book.ledger.growth_tokens == 30
 
 
 def test_the_shared_prefix_counts_once() -> None:
@@ -168,7 +194,13 @@ def test_a_flush_forgets_what_was_shared_and_what_was_pending() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 500), st.integers(0, 50), st.none() | st.floats(0, 1)),
+        st.tuples(
+            st.integers(0, 4),
+            st.integers(0, 500),
+            st.integers(0, 50),
+            st.none() | st.floats(0, 1),
+            st.booleans(),
+        ),
         max_size=40,
     ),
     st.sampled_from([1, 16, 128]),
@@ -176,9 +208,9 @@ def test_a_flush_forgets_what_was_shared_and_what_was_pending() -> None:
 def test_sums_never_drift(calls, block) -> None:
     """Whatever is recorded: 0 <= demand <= the contexts laid side by side, and rates are in [0, 1]."""
     book = Book(block_size=block)
-    for name, prompt, completion, share in calls:
+    for name, prompt, completion, share, rewritten in calls:
         cached = None if share is None else int(prompt * share)
-        book.call(str(name), prompt, completion, cached)
+        book.call(str(name), prompt, completion, cached, rewritten)
         apart = sum(-(-context.tokens // block) * block for _, context in book.agents.values())
         largest = max(-(-context.tokens // block) * block for _, context in book.agents.values())
         assert 0 <= book.demand <= apart

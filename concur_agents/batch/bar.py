@@ -1,4 +1,4 @@
-"""The bar of `run_batch`: on a terminal, where rich is installed."""
+"""The bar of a batch: on a terminal, where rich is installed."""
 
 from __future__ import annotations
 
