@@ -96,7 +96,7 @@ class AgentScope:
 
     def finish(self, outcome: Outcome = Outcome.COMPLETED) -> None:
         """End the trajectory before its scope is left: see `Controller.finish`. Idempotent."""
-        if not self.over:
+        if self._serial is not None and not self.over:
             self.over = True
             self.controller.finish(self.agent_id, outcome, self._serial)
 

@@ -33,6 +33,7 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 _AGENTS = {
     "openai": "concur_agents.bench.openai_agents:OpenAIAgents",
     "langgraph": "concur_langgraph.bench_agents:LangGraphAgents",
+    "autogen": "concur_autogen.bench_agents:AutoGenAgents",
 }
 
 _out = Console()

@@ -203,7 +203,7 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
         """Wait for admission of a call; whoever gets it must `leave` it."""
         if token is not None and token.is_cancelled():
             raise asyncio.CancelledError
-        call = self._trajectories.enter(self.agent_id, messages, self._meter.length(messages))
+        call = self._trajectories.enter(self.agent_id, messages, self._meter.length)
         try:
             link = None if token is None else _linked(token)
             call.ticket = await self.controller.acquire(call.conversation.context_id, link=link)

@@ -29,6 +29,8 @@ class Conversation:
     caller: Caller
     one_shot: bool = False
     """Ends with its only call."""
+    serial: int | None = None
+    """Tells its context from another one of that id later."""
     messages: tuple[LLMMessage, ...] = ()
     busy: bool = False
     """Whether a call of it waits or is in flight."""

@@ -17,7 +17,7 @@ import itertools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autogen_core import MessageHandlerContext
@@ -65,8 +65,14 @@ class Trajectory:
     """What its last failed call raised."""
     watched: set[str] = field(default_factory=set)
     """Ids of the tool calls that were told of where they ran."""
-    tasks: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
-    """Those that made its calls: the turns of its agents."""
+    tasks: weakref.WeakKeyDictionary[Task, str] = field(default_factory=weakref.WeakKeyDictionary)
+    """Those that made its calls, the turns of its agents; each with the runtime's key of its team (or "")."""
+    left_behind: frozenset[str] = frozenset()
+    """Keys of teams that went on when an earlier trajectory of this id was over."""
+
+    def going_on(self) -> frozenset[str]:
+        """Keys of the teams, of this trajectory and of earlier ones, that are not done with a turn."""
+        return self.left_behind | {team for task, team in self.tasks.items() if team and not task.done()}
 
 
 @dataclass(eq=False, slots=True)
@@ -100,8 +106,9 @@ class Trajectories:
         self._controller = controller
         self._open: dict[str, Trajectory] = {}
         self._names = itertools.count(1)
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        """Ids whose scope is over: whoever still calls under one of them is a part that was left behind."""
+        self._ended: OrderedDict[str, frozenset[str]] = OrderedDict()
+        """Ids whose scope is over: whoever still calls under one of them is a part that was left behind. With
+        the teams that went on, which have no part in a later trajectory of that id either."""
         self._by_task: weakref.WeakKeyDictionary[Task, str] = weakref.WeakKeyDictionary()
         # Re-entrant: the controller calls `_forget` from within.
         self._lock = threading.RLock()
@@ -115,28 +122,35 @@ class Trajectories:
         """An open trajectory that made a call."""
         return self._open.get(agent_id)
 
-    def enter(self, explicit: str | None, messages: Sequence[LLMMessage], context_tokens: int) -> Call:
+    def enter(
+        self,
+        explicit: str | None,
+        messages: Sequence[LLMMessage],
+        length: Callable[[Sequence[LLMMessage]], int],
+    ) -> Call:
         """A call with `messages` is about to ask for admission.
 
-        `context_tokens` is the length of the conversation it continues, in case it is not known here.
+        `length` tells how long the conversation is that they continue, in case it is not known here.
 
         Raises:
             AgentFinishedError: its scope was left.
         """
         task, handler = asyncio.current_task(), _handler()
         with self._lock:
-            trajectory = self._find(explicit, handler, task, context_tokens)
+            trajectory = self._find(explicit, handler, task, lambda: length(messages))
             caller = caller_of(handler[0], messages)
             one_shot = is_one_shot(handler[0])
             conversation = None if one_shot else trajectory.conversations.find(caller, messages, task)
             if conversation is None:
-                context_id = self._context(trajectory, handler[0], one_shot, context_tokens)
-                conversation = Conversation(context_id, caller, one_shot)
+                context_id, serial = self._context(
+                    trajectory, handler[0], one_shot, 0 if one_shot else length(messages)
+                )
+                conversation = Conversation(context_id, caller, one_shot, serial)
             trajectory.conversations.begin(conversation, messages, task)
             trajectory.calls += 1
             trajectory.used += 1
             if task is not None:
-                trajectory.tasks.add(task)
+                trajectory.tasks[task] = handler[1]
             return Call(trajectory, conversation)
 
     def leave(self, call: Call, usage: Usage | None = None) -> None:
@@ -150,7 +164,7 @@ class Trajectories:
         if call.ticket is not None:
             self._controller.release(call.ticket, usage)
         if call.conversation.one_shot:
-            self._finish(call.conversation.context_id, None)
+            self._finish(call.conversation.context_id, call.conversation.serial)
         trajectory = call.trajectory
         if trajectory.serial is not None and not trajectory.calls:
             # Without a loop it is closed: then nobody can wait on it either.
@@ -166,21 +180,27 @@ class Trajectories:
     # ---- who calls ------------------------------------------------------------------------------
 
     def _find(
-        self, explicit: str | None, handler: tuple[str, str], task: Task | None, context_tokens: int
+        self, explicit: str | None, handler: tuple[str, str], task: Task | None, length: Callable[[], int]
     ) -> Trajectory:
-        scope = current_scope(self._controller) if explicit is None else None
+        scope = current_scope(self._controller)
         if explicit is not None:
-            return self._open.get(explicit) or self._opened(explicit, context_tokens)
+            # In a runtime the scope may be that of whoever started it; elsewhere it is the caller's own.
+            if not handler[1] and scope is not None and scope.over and scope.agent_id == explicit:
+                raise _over(explicit)
+            named = self._open.get(explicit) or self._opened(explicit, length())
+            if handler[1] in named.left_behind:
+                raise _over(explicit)
+            return named
         if scope is not None:
             if scope.over:
                 raise _over(scope.agent_id)
             return self._open.get(scope.agent_id) or self._add(scope.agent_id, None)
         if handler[1]:
             team = f"autogen-{handler[1]}"
-            return self._open.get(team) or self._opened(team, context_tokens)
+            return self._open.get(team) or self._opened(team, length())
         known = self._open.get(self._by_task.get(task, "")) if task is not None else None
         if known is None:
-            known = self._opened(f"autogen-{next(self._names)}", context_tokens)
+            known = self._opened(f"autogen-{next(self._names)}", length())
             if task is not None:
                 self._by_task[task] = known.agent_id
                 ended = known
@@ -188,7 +208,9 @@ class Trajectories:
         return known
 
     def _add(self, agent_id: str, serial: int | None) -> Trajectory:
-        trajectory = self._open[agent_id] = Trajectory(agent_id, serial)
+        trajectory = self._open[agent_id] = Trajectory(
+            agent_id, serial, left_behind=self._ended.pop(agent_id, frozenset())
+        )
         return trajectory
 
     def _opened(self, agent_id: str, context_tokens: int) -> Trajectory:
@@ -196,23 +218,24 @@ class Trajectories:
         try:
             serial = self._controller.open(agent_id, context_tokens=context_tokens)
         except DuplicateAgentError:
-            self._ended.pop(agent_id, None)
             return self._add(agent_id, None)
         if agent_id in self._ended:
             self._finish(agent_id, serial)
             raise _over(agent_id)
         return self._add(agent_id, serial)
 
-    def _context(self, trajectory: Trajectory, handler: str, one_shot: bool, context_tokens: int) -> str:
-        """Id of a new context. The first conversation has the trajectory's own, if its length is right."""
+    def _context(
+        self, trajectory: Trajectory, handler: str, one_shot: bool, context_tokens: int
+    ) -> tuple[str, int | None]:
+        """Id and serial of a new context. The first one is the trajectory's own, if its length is right."""
         fits = not context_tokens or trajectory.serial is not None
         if not trajectory.root_used and not one_shot and fits:
             trajectory.root_used = True
-            return trajectory.agent_id
+            return trajectory.agent_id, trajectory.serial
         name = handler.rpartition("_")[0] or handler or "context"
         context_id = f"{trajectory.agent_id}/{name}#{next(trajectory.names)}"
-        self._controller.open(context_id, parent=trajectory.agent_id, context_tokens=context_tokens)
-        return context_id
+        serial = self._controller.open(context_id, parent=trajectory.agent_id, context_tokens=context_tokens)
+        return context_id, serial
 
     # ---- when it ends ---------------------------------------------------------------------------
 
@@ -244,7 +267,7 @@ class Trajectories:
             with self._lock:
                 ended = self._open.pop(event.agent_id, None)
                 if ended is not None and ended.serial is None:
-                    self._ended[event.agent_id] = None
+                    self._ended[event.agent_id] = ended.going_on()
                     if len(self._ended) > _REMEMBERED:
                         self._ended.popitem(last=False)
 
