@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fidelity paper study gate scale soak results wheel pins clean
+.PHONY: help demo test lint format bench fidelity paper study gate overhead scale soak results wheel pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ study: $(VENV)/.installed-all ## every policy on every workload, over the best s
 
 gate: $(VENV)/.installed-all ## what one step through the gate costs, at 10 and at 100,000 agents
 	$(BIN)/concur bench --gate $(ARGS)
+
+overhead: $(VENV)/.installed-dev ## what admission costs a step of LangGraph and of AutoGen (4 minutes)
+	$(BIN)/python -m concur_langgraph.overhead
+	$(BIN)/python -m concur_autogen.overhead $(ARGS)
 
 scale: $(VENV)/.installed-all ## 10,000 simulated agents, 20 steps each
 	$(BIN)/concur bench --engine sim --workload scale-10k --arms aimd $(ARGS)

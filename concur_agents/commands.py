@@ -121,9 +121,7 @@ def bench(
     ] = None,
     agents: Annotated[
         str,
-        typer.Option(
-            help="Who acts over HTTP: openai, langgraph, autogen, or a package.module:Class."
-        ),
+        typer.Option(help="Who acts over HTTP: openai, langgraph, autogen, or a package.module:Class."),
     ] = "openai",
     speed: Annotated[
         float, typer.Option(help="Of the embedded engine: its seconds per wall-clock second, > 0.")

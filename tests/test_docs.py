@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from concur_agents.simulator.hosting import EmbeddedServer
 from concur_agents.simulator.profiles import profile_named
 from tests.test_readme import ROOT, python_blocks
@@ -48,6 +50,22 @@ def test_the_langgraph_page() -> None:
     assert len(names["finished"]) == 8
     assert all(result.ok and not result.interrupted for result in names["results"])
     assert names["results"][3].value["messages"][-1].content == "yes"
+
+
+def test_the_autogen_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "autogen.md"
+    text = page.read_text(encoding="utf-8")
+    profile = replace(profile_named("cpu-tiny"), model="Qwen/Qwen3-32B")
+    with EmbeddedServer(profile, speed=200) as server:
+        names = asyncio.run(run_blocks(page, text, server.url))
+    assert [len(reply.messages) for reply in names["replies"]] == [5] * 8
+    assert names["third"].messages[-1].source == "worker"
+    assert names["going"].cancelled()
+    assert "was not done after" in str(names["late"])
+    assert names["failed"] == []
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 8
+    assert names["loaded"].controller is names["controller"]
 
 
 def test_links_lead_somewhere() -> None:

@@ -24,8 +24,9 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
             assert (cell.outputs, cell.execution_count) == ([], None)
 
 
-def test_supervisor_teams_with_and_without_control() -> None:
-    notebook = read(EXAMPLES / "langgraph_supervisor.ipynb")
+@pytest.mark.parametrize("name", ["langgraph_supervisor", "autogen_team"])
+def test_teams_with_and_without_control(name: str) -> None:
+    notebook = read(EXAMPLES / f"{name}.ipynb")
     client = NotebookClient(notebook, timeout=90, resources={"metadata": {"path": str(EXAMPLES)}})
     client.execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]

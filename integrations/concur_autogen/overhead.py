@@ -175,9 +175,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=100, help="concurrent agents (default: 100)")
     parser.add_argument("--steps", type=int, default=5, help="model calls of each (default: 5)")
     parser.add_argument("--repeats", type=int, default=7, help="of each surface (default: 7)")
-    parser.add_argument(
-        "--bench-repeats", type=int, default=2, help="of the workload (default: 2)"
-    )
+    parser.add_argument("--bench-repeats", type=int, default=2, help="of the workload (default: 2)")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     taken = asyncio.run(measure(options.agents, options.steps, options.repeats))
