@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fidelity paper study gate overhead scale soak results wheel pins clean
+.PHONY: help demo test lint format bench fidelity paper study gate abatch overhead scale soak results wheel pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ study: $(VENV)/.installed-all ## every policy on every workload, over the best s
 gate: $(VENV)/.installed-all ## what one step through the gate costs, at 10 and at 100,000 agents
 	$(BIN)/concur bench --gate $(ARGS)
 
+abatch: $(VENV)/.installed-all ## LangChain's max_concurrency, every n, against a gated graph (4 minutes)
+	$(BIN)/python -m concur_langgraph.comparison $(ARGS)
+
 overhead: $(VENV)/.installed-dev ## what admission costs a step of LangGraph and of AutoGen (4 minutes)
 	$(BIN)/python -m concur_langgraph.overhead
 	$(BIN)/python -m concur_autogen.overhead $(ARGS)
@@ -62,6 +65,8 @@ results: $(VENV)/.installed-all ## run them all and keep what they print in benc
 	$(BIN)/concur bench --gate --json benchmarks/results/gate.json
 	$(BIN)/concur bench --workload scale-10k --arms aimd --json benchmarks/results/scale.json
 	$(BIN)/concur bench --workload lockstep-b --json benchmarks/results/lockstep-b.json
+	$(BIN)/python -m concur_langgraph.comparison --json benchmarks/results/abatch.json
+	$(BIN)/python -m concur_autogen.overhead --json benchmarks/results/autogen.json
 	$(BIN)/concur demo --json benchmarks/results/demo.json --plot benchmarks/results/demo.png
 	$(BIN)/python -m concur_agents.bench.summary benchmarks/results README.md
 

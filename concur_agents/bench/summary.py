@@ -23,7 +23,8 @@ END = "<!-- figures: end -->"
 
 def summary(folder: Path) -> str:
     """Markdown with all figures."""
-    return "\n\n".join((_demo(folder), _virtual(folder), _paper(folder), _others(folder)))
+    parts = (_demo, _abatch, _virtual, _study, _paper, _others)
+    return "\n\n".join(part(folder) for part in parts)
 
 
 def put_into(text: str, figures: str) -> str:
@@ -65,6 +66,45 @@ def _demo(folder: Path) -> str:
     return (
         f"`make demo`: {result['arms'][0]['agents_completed']} LangGraph agents over HTTP, engine and tools "
         f"at {result['speed']:.0f}x speed, all arms in one run:\n\n" + _arms(result)
+    )
+
+
+def _abatch(folder: Path) -> str:
+    result = _read(folder, "abatch")
+    rows = (
+        (
+            f"`{arm['name']}`",
+            f"{arm['seconds']:,.0f} s",
+            f"{arm['over_best']:.2f}",
+            f"{arm['hit_rate']:.2f}",
+            f"{arm['prompt_tokens_computed']:,}",
+        )
+        for arm in result["arms"]
+    )
+    return (
+        "The same agents without this package, `make abatch`: `graph.abatch` with every `max_concurrency`, "
+        "and the graph gated, with nothing to set:\n\n"
+        + _table(("arm", "time", "over the best", "hit rate", "prompt tokens computed"), rows)
+    )
+
+
+def _study(folder: Path) -> str:
+    result = _read(folder, "study")
+    names = list(result["policies"])
+    rows = [
+        (
+            row["workload"],
+            str(row["best_cap"]),
+            *(f"{row['policies'][name]['seconds'] / row['best']['seconds']:.2f}" for name in names),
+        )
+        for row in result["workloads"]
+    ]
+    for title, field in (("geometric mean", "mean_ratio"), ("worst", "worst_ratio")):
+        rows.append((title, "", *(f"{result['policies'][name][field]:.2f}" for name in names)))
+    return (
+        "Every policy on every workload in virtual time, `make study`: makespan over that of the best static "
+        f"cap, which was found by trying them all; mean of {result['seeds']} seeds:\n\n"
+        + _table(("workload", "best cap", *(f"`{name}`" for name in names)), rows)
     )
 
 
@@ -111,12 +151,15 @@ def _published(headline: Headline, arm: str) -> tuple[str, str]:
 
 
 def _others(folder: Path) -> str:
-    gate, scale = _read(folder, "gate"), _read(folder, "scale")
+    gate, scale, autogen = (_read(folder, name) for name in ("gate", "scale", "autogen"))
     arm, cost, growth = scale["arms"][0], gate["step_over_capacity_limiter"], gate["growth_10_to_100k"]
     return (
         f"`make gate`: one step through the gate costs {cost:.2f} times an `anyio.CapacityLimiter` acquire "
         f"and release, and {growth:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: "
-        f"{arm['agents_completed']:,} agents, {arm['steps']:,} steps, in virtual time."
+        f"{arm['agents_completed']:,} agents, {arm['steps']:,} steps, in virtual time. AutoGen agents under "
+        f"`run` take {autogen['added']['wrapped, run()']:.0%} more CPU time per step than alone, with a model that "
+        f"takes none, and {autogen['bench_ratio']:.2f} of a plain client's time on the demo's workload "
+        "(`make overhead`)."
     )
 
 

@@ -25,7 +25,7 @@ from concur_agents.bench.workloads import Step, Trajectory, Workload
 from concur_agents.controller import Controller
 from concur_agents.errors import InvalidValueError
 from concur_agents.simulator.tokens import filler
-from concur_langgraph.gate_node import GateNode
+from concur_langgraph.gate_node import insert_gate
 from concur_langgraph.handler import gated
 from concur_langgraph.runs import AGENT_ID
 
@@ -70,8 +70,10 @@ class LangGraphAgents:
             max_retries=0,
         )
         self._graph = gated(self._build(controller), controller)
+        self.plain = self._build(None)
+        """The same graph with nothing of this package in it."""
 
-    def _build(self, controller: Controller) -> Runnable[Any, Any]:
+    def _build(self, controller: Controller | None) -> Runnable[Any, Any]:
         model = self._model.bind_tools([search])
 
         async def llm(state: MessagesState, config: RunnableConfig) -> dict[str, list[Any]]:
@@ -81,17 +83,21 @@ class LangGraphAgents:
             return {"messages": [await model.ainvoke(state["messages"], extra_body={"concur": script})]}
 
         builder = StateGraph(MessagesState)
-        builder.add_node(GateNode(controller))
         builder.add_node("llm", llm)
         builder.add_node("tools", ToolNode([search]))
-        builder.add_edge(START, "gate")
-        builder.add_edge("gate", "llm")
+        builder.add_edge(START, "llm")
         builder.add_conditional_edges("llm", tools_condition)
-        builder.add_edge("tools", "gate")
+        builder.add_edge("tools", "llm")
+        if controller is not None:
+            insert_gate(builder, controller, before="llm")
         return builder.compile()
 
     async def run(self, trajectory: Trajectory) -> None:
         """Run one agent to its end."""
+        await self._graph.ainvoke(*self.invocation(trajectory))
+
+    def invocation(self, trajectory: Trajectory) -> tuple[dict[str, Any], RunnableConfig]:
+        """Input and config of one agent; for one invocation."""
         steps = trajectory.steps
         # What the tool says after step k is what step k + 1 appends.
         observations = (
@@ -100,14 +106,11 @@ class LangGraphAgents:
         )
         task = f"{trajectory.agent_id}: " + filler(max(1, steps[0].new_tokens - 5), trajectory.index)
         messages = [SystemMessage(filler(max(1, self._workload.shared_tokens))), HumanMessage(task)]
-        await self._graph.ainvoke(
-            {"messages": messages},
-            {
-                "metadata": {AGENT_ID: trajectory.agent_id},
-                "configurable": {"steps": steps, "observations": observations},
-                "recursion_limit": 3 * len(steps) + 10,
-            },
-        )
+        return {"messages": messages}, {
+            "metadata": {AGENT_ID: trajectory.agent_id},
+            "configurable": {"steps": steps, "observations": observations},
+            "recursion_limit": 3 * len(steps) + 10,
+        }
 
     async def close(self) -> None:
         """Give back sockets."""
