@@ -152,13 +152,14 @@ def _published(headline: Headline, arm: str) -> tuple[str, str]:
 
 def _others(folder: Path) -> str:
     gate, scale, autogen = (_read(folder, name) for name in ("gate", "scale", "autogen"))
+    more = autogen["added"]["wrapped, run()"]
     arm, cost, growth = scale["arms"][0], gate["step_over_capacity_limiter"], gate["growth_10_to_100k"]
     return (
         f"`make gate`: one step through the gate costs {cost:.2f} times an `anyio.CapacityLimiter` acquire "
         f"and release, and {growth:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: "
         f"{arm['agents_completed']:,} agents, {arm['steps']:,} steps, in virtual time. AutoGen agents under "
-        f"`run` take {autogen['added']['wrapped, run()']:.0%} more CPU time per step than alone, with a model that "
-        f"takes none, and {autogen['bench_ratio']:.2f} of a plain client's time on the demo's workload "
+        f"`run` take {more:.0%} more CPU time per step than alone, with a model that takes none, and "
+        f" {autogen['bench_ratio']:.2f} of a plain client's time on the demo's workload "
         "(`make overhead`)."
     )
 

@@ -17,7 +17,7 @@ from concur_agents import Controller, InvalidValueError
 from concur_agents.scopes import current_scope
 from concur_autogen.trajectories import trajectories_of
 
-Used = TypeVar("Used", Tool, Workbench)
+Used = TypeVar("Used", bound=Tool | Workbench)
 
 _HOOKED = "_concur_boundaries"
 """Attribute of a tool or workbench that has its hooks."""

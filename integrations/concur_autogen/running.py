@@ -31,6 +31,9 @@ from concur_autogen.trajectories import trajectories_of
 _AFTER_CANCEL_SECONDS = 1.0
 """For what is left to do when a task is cancelled."""
 
+_WRAPPED = "RuntimeError: "
+"""How the text begins that a team makes of a RuntimeError."""
+
 Item = BaseAgentEvent | BaseChatMessage | TaskResult
 TaskInput = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
@@ -218,9 +221,12 @@ class _Running:
         """The model client's error that a team has turned into text."""
         trajectory = trajectories_of(self._controller).get(agent_id)
         cause = trajectory.error if trajectory is not None else None
-        if cause is not None and cause is not error and str(error).startswith(f"{type(cause).__name__}:"):
-            return cause
-        return None
+        if cause is None or cause is error:
+            return None
+        text = str(error)  # of a team in a team it is wrapped once more
+        while text.startswith(_WRAPPED) and not text.startswith(f"{type(cause).__name__}:"):
+            text = text.removeprefix(_WRAPPED)
+        return cause if text.startswith(f"{type(cause).__name__}:") else None
 
     async def _end_early(self, work: asyncio.Task[None]) -> None:
         """End the trajectory now, and AutoGen's part of it as soon as that lets us."""

@@ -163,6 +163,13 @@ class ConcurCallbackHandler(BaseCallbackHandler):
             run.meter.chunk(chunk)
 
     @_quietly
+    def on_stream_event(self, event: object, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
+        """As `on_llm_new_token`, in the v3 protocol."""
+        run = self.runs.find(run_id)
+        if run is not None and run.meter is not None:
+            run.meter.event(event)
+
+    @_quietly
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """The call is over: a boundary."""
         run = self.runs.find(run_id)

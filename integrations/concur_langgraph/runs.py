@@ -8,6 +8,7 @@ call the model at the same time.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,9 @@ and may be waiting for this one, the two share one place.
 
 SESSION_ID = "concur_session_id"
 """Key of `config["metadata"]` that names the session for the engine; default: `thread_id`, else the agent."""
+
+_PASS_SECONDS = 1.0
+"""A model's node begins right after its gate's. If it has not by then, its reader has stalled."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,12 +186,21 @@ class Runs:
         """A gate of `run` was admitted; the next model call of its context goes ahead on that.
 
         Where a place lasts, the agent has it now, and what follows is a boundary: should the call not come
-        (a reader that stalls), the place can be reclaimed. Where it lasts one call, `ticket` is kept for it.
+        (a reader that stalls), the place can be reclaimed. Where it lasts one call, `ticket` is kept for it,
+        for as long as a graph needs from one node to the next.
         """
         alive = self._runs.get(run.run_id) is run and run.context_id is not None
-        if alive and self._controller.snapshot().window.is_request_limit:
-            run.trajectory.passes[run.context_id or ""] = ticket
-        else:
+        if not alive or not self._controller.snapshot().window.is_request_limit:
+            self._controller.release(ticket)
+            return
+        trajectory, context = run.trajectory, run.context_id or ""
+        trajectory.passes[context] = ticket
+        _later(_PASS_SECONDS, lambda: self._expire(trajectory, context, ticket))
+
+    @_locked
+    def _expire(self, trajectory: Trajectory, context: str, ticket: Ticket) -> None:
+        if trajectory.passes.get(context) == ticket:
+            del trajectory.passes[context]
             self._controller.release(ticket)
 
     @_locked
@@ -276,3 +289,13 @@ class Runs:
 
 def _within(namespace: str, inner: str) -> bool:
     return namespace == inner or namespace.startswith(inner + "|")
+
+
+def _later(seconds: float, act: Callable[[], None]) -> None:
+    """On this thread's loop, or on a thread where there is none."""
+    try:
+        asyncio.get_running_loop().call_later(seconds, act)
+    except RuntimeError:
+        timer = threading.Timer(seconds, act)
+        timer.daemon = True
+        timer.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -22,11 +22,12 @@ class Meter:
         prompt: The conversation it was called with.
     """
 
-    __slots__ = ("_last", "_prompt", "_reports")
+    __slots__ = ("_deltas", "_last", "_prompt", "_reports")
 
     def __init__(self, prompt: Sequence[BaseMessage]) -> None:
         self._prompt = prompt
         self._reports = 0
+        self._deltas = 0
         self._last: UsageMetadata | None = None
 
     def chunk(self, chunk: object) -> None:
@@ -35,6 +36,10 @@ class Meter:
         if record is not None and record["input_tokens"]:
             self._reports += 1
             self._last = record
+
+    def event(self, event: object) -> None:
+        """Take in one event of the v3 protocol, which shows what was said and hides the chunks' usage."""
+        self._deltas += isinstance(event, Mapping) and event.get("event") == "content-block-delta"
 
     def reported(self, response: LLMResult) -> Usage | None:
         """What the engine says of the finished call; None when it does not say.
@@ -47,11 +52,25 @@ class Meter:
         message = generation.message if isinstance(generation, ChatGeneration) else None
         record = self._last if self._reports > 1 else _usage_metadata(message)
         if record is not None:
-            return _usage(record)
+            return self._repeated(record) or _usage(record)
         try:
             return as_usage((response.llm_output or {}).get("token_usage") or None)
         except InvalidValueError:
             return None
+
+    def _repeated(self, record: UsageMetadata) -> Usage | None:
+        """What is left of usage that LangChain added up out of sight: a prompt of so many chunks' length.
+
+        A few chunks may say nothing (the first, the last), so the number of times is found by trying.
+        """
+        total, about = record["input_tokens"], count_tokens_approximately(self._prompt)
+        if self._reports or self._deltas < 2 or total <= 2 * about:
+            return None
+        times = (self._deltas + silent for silent in range(3))
+        prompt = next(
+            (total // n for n in times if not total % n and about <= 2 * total // n <= 4 * about), None
+        )
+        return None if prompt is None else Usage(prompt, min(self._deltas, record["output_tokens"]))
 
     def estimated(self, response: LLMResult) -> Usage:
         """A guess from the number of characters, for an engine that does not say."""

@@ -9,12 +9,11 @@ import threading
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.models import CreateResult, UserMessage
-from autogen_ext.models.cache import ChatCompletionCache
 from concur_autogen import ConcurChatCompletionClient
 from concur_autogen.trajectories import trajectories_of
 
 from concur_agents import AgentFinishedError, Controller, ControllerClosedError, InvalidValueError, Static
-from concur_agents.events import Admitted, Granted, Queued
+from concur_agents.events import Admitted, Granted
 from tests import virtual
 from tests.autogen.fakes import FakeClient, say
 
@@ -188,32 +187,6 @@ def test_a_cancelled_token_asks_for_nothing():
     virtual.run(main())
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("await_number", range(6))
-def test_cancellation_at_every_await(await_number, streamed):
-    """Step the call by hand and cancel it at its n-th await: nothing is held afterwards."""
-
-    async def main() -> None:
-        world = World(seconds=3)
-
-        async def ask() -> None:
-            if not streamed:
-                await world.client.create(HELLO)
-                return
-            async for _ in world.client.create_stream(HELLO):
-                pass
-
-        async with held(world, seconds=2):
-            asking = asyncio.create_task(ask())
-            await asyncio.sleep(0.5 + 1.5 * await_number)
-            asking.cancel()
-            await asyncio.wait([asking])
-            await asyncio.sleep(0)
-        world.assert_empty()
-
-    virtual.run(main())
-
-
 def test_a_finished_trajectory_is_refused_and_a_stopped_controller_says_so():
     async def main() -> None:
         world = World()
@@ -308,70 +281,6 @@ class TestUsage:
             async with world.controller.agent("t"):
                 await world.client.create(HELLO)
                 assert world.controller.snapshot().demand_tokens == 0
-
-        virtual.run(main())
-
-
-class TestComponent:
-    def inner(self):
-        from autogen_ext.models.replay import ReplayChatCompletionClient
-
-        return ReplayChatCompletionClient(["one", "two"])
-
-    def test_round_trip(self):
-        from autogen_agentchat.agents import AssistantAgent
-        from autogen_core.models import ChatCompletionClient
-        from concur_autogen import register
-
-        controller = register(Controller(), "batch")
-        client = ConcurChatCompletionClient(self.inner(), controller, agent_id="x", session_field=None)
-        dumped = client.dump_component()
-        assert dumped.provider == "concur_autogen.ConcurChatCompletionClient"
-        assert dumped.component_type == "model"
-        loaded = ChatCompletionClient.load_component(dumped.model_dump_json() and dumped)
-        assert isinstance(loaded, ConcurChatCompletionClient)
-        assert loaded.controller is controller
-        assert loaded.dump_component() == dumped
-        agent = AssistantAgent("a", client)
-        again = AssistantAgent.load_component(agent.dump_component())
-        assert again._model_client.controller is controller
-
-    def test_nested_in_a_cache_and_round_one(self):
-        from concur_autogen import register
-
-        controller = register(Controller(), "cached")
-        ours = ConcurChatCompletionClient(self.inner(), controller)
-        outside = ChatCompletionCache(ours)
-        loaded = ChatCompletionCache.load_component(outside.dump_component())
-        assert loaded.client.controller is controller
-        inside = ConcurChatCompletionClient(ChatCompletionCache(self.inner()), controller)
-        again = ConcurChatCompletionClient.load_component(inside.dump_component())
-        assert isinstance(again.client, ChatCompletionCache)
-
-    def test_unknown_and_unnamed_controllers(self):
-        from concur_autogen import register
-
-        controller = register(Controller(), "known")
-        dumped = ConcurChatCompletionClient(self.inner(), controller).dump_component()
-        dumped.config["controller"] = "other"
-        with pytest.raises(InvalidValueError, match=r"'other' is not registered .*known: .*known"):
-            ConcurChatCompletionClient.load_component(dumped)
-        with pytest.raises(InvalidValueError, match="has no name"):
-            ConcurChatCompletionClient(self.inner(), Controller()).dump_component()
-
-    def test_a_cache_outside_needs_no_place_for_a_hit(self):
-        async def main() -> None:
-            world = World()
-            cached = ChatCompletionCache(world.client)
-            queued = []
-            world.controller.subscribe(
-                lambda e: queued.append(e) if isinstance(e, Queued | Granted) else None
-            )
-            async with world.controller.agent("t"):
-                first = await cached.create(HELLO)
-                second = await cached.create(HELLO)
-            assert (first.content, second.content, second.cached) == ("two words", "two words", True)
-            assert len(queued) == 1
 
         virtual.run(main())
 

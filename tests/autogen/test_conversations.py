@@ -108,3 +108,32 @@ def test_in_one_turn_there_is_one_conversation_a_caller(said, asked):
     found = known.find(("", ""), [user(t) for t in asked], turn)
     assert found is not None
     assert found.rewritten == (asked[: len(said)] != said)
+
+
+moves = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=40)
+
+
+@given(moves=moves)
+def test_agents_that_take_turns_stay_in_their_own_conversations(moves):
+    """Four agents of one prompt, each in a turn of its own, in any order; some calls overlap."""
+    known, count = Conversations(), 0
+    turns = [Turn() for _ in range(4)]
+    said: list[list[UserMessage]] = [[user(f"task {n}")] for n in range(4)]
+    mine: dict[int, Conversation] = {}
+    for who, overlaps, trims in moves:
+        if who in mine and mine[who].busy:
+            mine[who].busy = False  # its call is over
+            continue
+        if trims and who in mine:
+            said[who] = said[who][-1:]
+        count += 1
+        said[who] = [*said[who], user(f"{who}: {count}")]
+        found = known.find(("", ""), said[who], turns[who])
+        assert found is mine.get(who)
+        if found is None:
+            found = mine[who] = Conversation(f"c{who}", ("", ""))
+        else:
+            assert found.rewritten == (said[who][0] != found.messages[0])
+        known.begin(found, said[who], turns[who])
+        found.busy = overlaps
+    assert len(known) == len(mine)

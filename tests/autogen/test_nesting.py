@@ -12,7 +12,7 @@ from concur_autogen import ConcurChatCompletionClient, run
 from concur_autogen.trajectories import UNSCOPED_GRACE_SECONDS, trajectories_of
 
 from concur_agents import Controller, Static
-from concur_agents.events import Admitted, StepEnded
+from concur_agents.events import Admitted
 from tests.autogen.fakes import FakeClient, call, say, tools_then_end
 from tests.autogen.teams import NAMES, RUNNERS, agent, director, round_robin
 from tests.langgraph.virtual import clock
@@ -135,61 +135,5 @@ def test_an_unscoped_place_is_kept_while_nobody_waits_and_the_trajectory_is_forg
         assert world.controller.snapshot().active == 1
         await asyncio.sleep(600)
         world.assert_empty()
-
-    virtually(main())
-
-
-def contexts(controller: Controller) -> dict[str, int]:
-    """Lengths by context id, as told by the events."""
-    found: dict[str, int] = {}
-    controller.subscribe(
-        lambda e: found.__setitem__(e.agent_id, e.tokens) if isinstance(e, StepEnded) else None
-    )
-    return found
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("solo", 1),
-        ("round_robin", 2),
-        ("swarm", 1),  # ann alone speaks: she hands over to nobody
-        ("graph_flow", 4),
-        ("society", 4),  # outer, ann, bob, and what minds says of them
-        ("nested", 3),
-    ],
-)
-def test_each_participant_is_one_context_of_one_agent(kind, expected):
-    async def main() -> None:
-        world = World()
-        seen = contexts(world.controller)
-        places: list[str] = []
-        world.controller.subscribe(lambda e: places.append(e.agent_id) if isinstance(e, Admitted) else None)
-        client = world.client("ok")
-        world.fakes[0].director = None
-        await run(world.controller, RUNNERS[kind](client), task="go", agent_id="t")
-        assert len(seen) == expected
-        assert set(places) == {"t"}
-
-    virtually(main())
-
-
-def test_a_selectors_prompts_are_not_kept():
-    async def main() -> None:
-        world = World()
-        open_contexts: list[int] = []
-        world.controller.subscribe(
-            lambda e: (
-                open_contexts.append(len(world.controller.gate._regulator.admission.census))
-                if isinstance(e, StepEnded)
-                else None
-            )
-        )
-        seen = contexts(world.controller)
-        team = RUNNERS["selector"](world.client("ok"), allow_repeated_speaker=True)
-        await run(world.controller, team, task="go", agent_id="t")
-        selections = [name for name in seen if "SelectorGroupChatManager" in name]
-        assert len(selections) >= 3
-        assert max(open_contexts) <= 3  # two participants, and the prompt of the moment
 
     virtually(main())

@@ -15,8 +15,10 @@ def test_a_users_project_passes_the_strict_type_check(
 ) -> None:
     api = pytest.importorskip("mypy.api")
     monkeypatch.chdir(tmp_path)  # none of this repository's settings
-    (tmp_path / "project.py").write_text((HERE / "users_project.py").read_text())
+    projects = ["users_project.py", "autogen_project.py"]
+    for name in projects:
+        (tmp_path / name).write_text((HERE / name).read_text())
     # A cache that outlives the run: the frameworks' own types take most of the time.
     cache = HERE.parents[1] / ".mypy_cache" / "users_project"
-    report, errors, status = api.run(["--strict", "--cache-dir", str(cache), "project.py"])
+    report, errors, status = api.run(["--strict", "--cache-dir", str(cache), *projects])
     assert (status, errors) == (0, ""), report
