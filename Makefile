@@ -6,18 +6,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
+CONSTRAINTS ?= constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench fidelity paper study gate abatch overhead scale soak results wheel pins clean
+.PHONY: help demo test test-oldest lint format bench fidelity paper study gate abatch overhead scale soak results wheel pins clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-all ## 24 LangGraph agents on the embedded engine, without control and with it
 	$(BIN)/concur demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## the test suite
 	$(BIN)/python -m pytest $(ARGS)
+
+test-oldest: ## the LangGraph adapter's tests on the oldest releases that it declares
+	$(MAKE) VENV=.venv-oldest CONSTRAINTS=tests/oldest.txt .venv-oldest/.installed-dev
+	.venv-oldest/bin/python -m pytest tests/langgraph $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -94,6 +99,6 @@ $(BIN)/python:
 	    $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[$*]'
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[$*]'
 	@touch $@

@@ -38,9 +38,19 @@ def test_the_first_commands_are_demo_and_test() -> None:
 
 
 def test_make_targets_exist() -> None:
-    named = set(re.findall(r"(?:`|^\$ )make ([a-z]+)\b", README + CONTRIBUTING, re.MULTILINE))
-    targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    named = set(re.findall(r"(?:`|^\$ )make ([a-z-]+)\b", README + CONTRIBUTING, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
     assert {"demo", "test", "lint"} <= named <= targets
+
+
+def test_the_oldest_releases_tested_are_those_declared() -> None:
+    declared = dict(
+        re.findall(r'"(langgraph|langchain-core)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    )
+    tested = dict(
+        re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), re.MULTILINE)
+    )
+    assert declared == tested
 
 
 def test_links_and_the_map_name_files_that_exist() -> None:

@@ -159,7 +159,7 @@ def _others(folder: Path) -> str:
         f"and release, and {growth:.2f} times as much with 100,000 agents waiting as with 10. `make scale`: "
         f"{arm['agents_completed']:,} agents, {arm['steps']:,} steps, in virtual time. AutoGen agents under "
         f"`run` take {more:.0%} more CPU time per step than alone, with a model that takes none, and "
-        f" {autogen['bench_ratio']:.2f} of a plain client's time on the demo's workload "
+        f"{autogen['bench_ratio']:.2f} of a plain client's time on the demo's workload "
         "(`make overhead`)."
     )
 
