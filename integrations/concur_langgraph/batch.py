@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -24,6 +25,9 @@ from concur_langgraph.runs import AGENT_ID
 from concur_langgraph.waiting import would_deadlock
 
 Output = TypeVar("Output")
+
+_THREADS = 4096
+"""More than a batch has runs in flight; a thread is started only when one is needed."""
 
 
 async def run_batch(
@@ -111,6 +115,9 @@ def run_batch_blocking(
         raise would_deadlock()
 
     async def main() -> list[BatchResult[Output]]:
+        # A synchronous node waits on a thread of the pool, so everyone who may have started needs one.
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="concur-batch")
+        asyncio.get_running_loop().set_default_executor(pool)
         async with contextlib.nullcontext() if controller.running else controller:
             return await run_batch(
                 graph,

@@ -133,7 +133,9 @@ class ConcurCallbackHandler(BaseCallbackHandler):
             if on_loop_thread() or any(above.blocks_loop for above in run.lineage()):
                 raise would_deadlock()
             context = self._enter(run, prompts)
-            ticket = self.runs.take(run) or admitted_blocking(self.controller, context)
+            pooled = any(above.of_loop for above in run.lineage())
+            on_wait = self._warn_of_pool if pooled and not self.runs.warned_pool else None
+            ticket = self.runs.take(run) or admitted_blocking(self.controller, context, on_wait)
         except BaseException as error:
             self.runs.end(run_id, _outcome(error))
             raise
@@ -192,6 +194,15 @@ class ConcurCallbackHandler(BaseCallbackHandler):
                 "with ChatOpenAI use stream_usage=True"
             )
 
+    def _warn_of_pool(self) -> None:
+        self.runs.warned_pool = True
+        logger.warning(
+            "a synchronous node (`def`) of an asynchronous graph waits for admission on a thread of asyncio's"
+            " pool; when all its threads wait, nothing moves until a place is reclaimed. Make the node "
+            "`async def`, or give the loop a thread for each agent: asyncio.get_running_loop()"
+            ".set_default_executor(ThreadPoolExecutor(max_workers=...)) (said once)"
+        )
+
     @_quietly
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """The call failed: a boundary all the same."""
@@ -212,7 +223,7 @@ class ConcurCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         """Remember who is whose child."""
-        self.runs.start(run_id, parent_run_id, metadata)
+        self.runs.start(run_id, parent_run_id, metadata).of_loop = True
 
     @_quietly
     def _begin_sync(

@@ -72,6 +72,8 @@ class Run:
     ticket: Ticket | None = None
     context_id: str | None = None
     meter: Meter | None = None
+    of_loop: bool = False
+    """Started by an asynchronous graph: a synchronous call below it is on a thread of the loop's pool."""
     blocks_loop: bool = False
     """A synchronous call on a thread that runs an event loop, which stands still until it is over."""
 
@@ -106,8 +108,8 @@ class Runs:
         self._runs: dict[UUID, Run] = {}
         self._ours: set[str] = set()
         """Ids of the trajectories opened here."""
-        self.warned_usage = False
-        """Whether somebody was told that usage is missing."""
+        self.warned_usage = self.warned_pool = False
+        """Whether somebody was told that usage is missing, or that a pool's threads wait."""
         # Re-entrant: the controller's subscribers are called in here, and may start or end runs.
         self._lock = threading.RLock()
 

@@ -55,21 +55,27 @@ async def admitted(controller: Controller, agent_id: str) -> Ticket:
     return ticket
 
 
-def admitted_blocking(controller: Controller, agent_id: str) -> Ticket:
-    """As `admitted`, on a thread.
+def admitted_blocking(
+    controller: Controller, agent_id: str, on_wait: Callable[[], None] | None = None
+) -> Ticket:
+    """As `admitted`, on a thread; `on_wait` is called if it has to wait.
 
     Raises:
         WouldDeadlockError: the thread runs an event loop.
     """
     blocking, announce = BlockingController(controller), _announce.get()
-    if announce is None:
+    if announce is None and on_wait is None:
         return blocking.acquire(agent_id)
     try:
         ticket = blocking.acquire(agent_id, timeout_seconds=0)
     except TimeoutError:
-        announce("queued")
+        if on_wait is not None:
+            on_wait()
+        if announce is not None:
+            announce("queued")
         ticket = blocking.acquire(agent_id)
-    announce("admitted")
+    if announce is not None:
+        announce("admitted")
     return ticket
 
 
