@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -24,11 +25,25 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
             assert (cell.outputs, cell.execution_count) == ([], None)
 
 
-@pytest.mark.parametrize("name", ["langgraph_supervisor", "autogen_team"])
-def test_teams_with_and_without_control(name: str) -> None:
-    notebook = read(EXAMPLES / f"{name}.ipynb")
-    client = NotebookClient(notebook, timeout=90, resources={"metadata": {"path": str(EXAMPLES)}})
-    client.execute()
+@pytest.fixture(scope="module")
+def executed() -> dict[str, nbformat.NotebookNode]:
+    """All notebooks, run at the same time: they mostly wait for their engines."""
+
+    async def execute(path: Path) -> nbformat.NotebookNode:
+        notebook = read(path)
+        where = {"metadata": {"path": str(EXAMPLES)}}
+        await NotebookClient(notebook, timeout=100, resources=where).async_execute()
+        return notebook
+
+    async def main() -> list[nbformat.NotebookNode]:
+        return await asyncio.gather(*map(execute, NOTEBOOKS))
+
+    return dict(zip((path.stem for path in NOTEBOOKS), asyncio.run(main()), strict=True))
+
+
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+def test_teams_with_and_without_control(name: str, executed: dict[str, nbformat.NotebookNode]) -> None:
+    notebook = executed[name]
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
     table = re.sub(r"\x1b\[[0-9;]*m", "", shown[0]["text/plain"])
