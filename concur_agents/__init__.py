@@ -17,7 +17,7 @@ from concur_agents.errors import (
     WouldDeadlockError,
 )
 from concur_agents.lifecycle import AgentStatus, Outcome, Usage
-from concur_agents.policies import AIMD, Policy, RequestLimit, Static, Unlimited
+from concur_agents.policies import AIMD, Headroom, Policy, RequestLimit, Static, Unlimited
 from concur_agents.regulator import Snapshot
 from concur_agents.selection import Selection
 from concur_agents.signals import Quality, Reading, Signals, Window
@@ -31,6 +31,7 @@ __all__ = [
     "Controller",
     "ControllerClosedError",
     "DuplicateAgentError",
+    "Headroom",
     "InvalidValueError",
     "MissingExtraError",
     "Outcome",

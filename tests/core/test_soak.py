@@ -20,12 +20,12 @@ from concur_agents.controller import Controller
 from concur_agents.errors import AgentFinishedError, InvalidValueError, UnknownAgentError
 from concur_agents.events import Admitted, Event, Finished, Paused
 from concur_agents.lifecycle import Outcome, Usage
-from concur_agents.policies import AIMD, RequestLimit, Static
+from concur_agents.policies import AIMD, Headroom, RequestLimit, Static
 from concur_agents.scopes import AgentScope
 from concur_agents.signals import Quality, Reading, Window
 from tests.virtual import clock, run
 
-SCHEDULES = int(os.environ.get("CONCUR_SOAK", "1000"))
+SCHEDULES = int(os.environ.get("CONCUR_SOAK", "400"))
 PER_TEST = 50
 
 
@@ -92,7 +92,7 @@ class Schedule:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.policy = rng.choice(
-            [AIMD(), AIMD(w_initial=2, w_min=1), Static(1), Static(3), RequestLimit(2), Whim(rng)]
+            [AIMD(), AIMD(w_initial=2, w_min=1), Headroom(), Static(1), Static(3), RequestLimit(2), Whim(rng)]
         )
         self.counts: Counter[str] = Counter()
         self.finished: Counter[Outcome] = Counter()
