@@ -65,7 +65,7 @@ QWEN3_32B_256 = Workload(
     # "from 512 tokens to over 32,000 tokens": trajectories end at 32k.
     max_context=32_768,
     profile="h100-qwen3-32b-tp8",
-    arms=("none", "requests:64", "static:64", "static:128", "aimd", "aimd-seed", "aimd-paper"),
+    arms=("none", "requests:64", "static:64", "static:128", "headroom", "aimd", "aimd-seed", "aimd-paper"),
     source="CONCUR (arXiv 2601.22705), Table 1 and Fig. 1b; steps and tools from the tutorial on it",
 )
 
@@ -82,7 +82,7 @@ DEEPSEEK_V3_40 = Workload(
     tool_seconds=Uniform(1.0, 5.0),
     max_context=32_768,
     profile="h100-deepseek-v3-tp16",
-    arms=("none", "requests:16", "static:12", "static:16", "aimd", "aimd-seed", "aimd-paper"),
+    arms=("none", "requests:16", "static:12", "static:16", "headroom", "aimd", "aimd-seed", "aimd-paper"),
     source="CONCUR (arXiv 2601.22705), Tables 1 and 2, Figs. 1b and 1c; steps and tools from the tutorial",
 )
 

@@ -124,7 +124,7 @@ def _paper(folder: Path) -> str:
     rows = []
     for headline in HEADLINES:
         runs = [r for r in results if r["workload"] == headline.workload.name]
-        for arm in (BASELINE, "aimd", "aimd-paper"):
+        for arm in (BASELINE, "headroom", "aimd", "aimd-paper"):
             ours = [next(a for a in run["arms"] if a["arm"] == arm) for run in runs]
             speedups = [a["speedup"] for a in ours]
             rows.append(
