@@ -59,7 +59,7 @@ def test_links_and_the_map_name_files_that_exist() -> None:
     for link in links:
         assert (ROOT / link).exists(), link
     for room in re.findall(r"^    ([a-z_]+(?:\.py|/)) ", CONTRIBUTING, re.MULTILINE):
-        assert any((ROOT / top / room).exists() for top in ("concur_agents", "integrations")), room
+        assert any((ROOT / top / room).exists() for top in ("concur_agents", "integrations", "tests")), room
 
 
 def test_every_figure_in_the_readme_is_what_the_result_files_say() -> None:

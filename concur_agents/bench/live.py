@@ -147,6 +147,8 @@ class _Arm:
             interrupted = True
         finally:
             await agents.close()
+        if not interrupted:
+            self._check_steps(sum(trajectory.calls for trajectory in trajectories))
         after = await self._server.meter.read(time.monotonic())
         await self._server.meter.close()
         rate = self._controller.snapshot().revisits.rate
@@ -176,6 +178,15 @@ class _Arm:
         except Exception as error:
             if self._error is None:
                 self._error = f"{trajectory.agent_id} failed: {type(error).__name__}: {error}"[:300]
+
+    def _check_steps(self, expected: int) -> None:
+        """Agents that a real model drives may end early; then the arm is another workload than it says."""
+        taken = self._recorder.calls
+        if self._error is None and taken < expected:
+            self._error = (
+                f"the agents took {taken} of {expected} steps: this model ends their loops early;"
+                " --agents openai take every step on any engine"
+            )
 
     def _on_event(self, event: Event) -> None:
         self._recorder(event)

@@ -77,6 +77,11 @@ class Recorder:
         elif type(event) is Tick:
             self._sample(event)
 
+    @property
+    def calls(self) -> int:
+        """Generation calls admitted so far; those without a usage record are no steps."""
+        return len(self._waits)
+
     def waits(self) -> list[float]:
         """Seconds every step so far waited for admission, those still waiting included."""
         return self._waits + [self.now - since for since in self._queued.values()]

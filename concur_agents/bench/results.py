@@ -63,7 +63,7 @@ class ArmResult:
     partial: bool = False
     """It was interrupted: the numbers are those until then."""
     error: str | None = None
-    """The first thing that made an agent fail."""
+    """The first thing that made an agent fail, or what else makes the numbers another workload's."""
     samples: tuple[Sample, ...] = field(default=(), repr=False)
 
 

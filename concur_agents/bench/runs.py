@@ -248,7 +248,7 @@ def _report(result: BenchResult, options: Options) -> int:
     if result.partial:
         _aside.print("interrupted: this result is partial")
         return INTERRUPTED
-    return FAILED if any(arm.agents_failed for arm in result.arms) else OK
+    return FAILED if any(arm.agents_failed or arm.error for arm in result.arms) else OK
 
 
 def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:

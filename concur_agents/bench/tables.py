@@ -100,4 +100,6 @@ def _caption(result: BenchResult) -> str:
             notes.append(
                 f"* {arm.agents_failed} agents of {arm.arm} failed; {arm.error or 'no error was seen'}"
             )
+        elif arm.error:
+            notes.append(f"* {arm.arm}: {arm.error}")
     return "\n".join(notes)

@@ -13,10 +13,12 @@ from concur_agents.bench.library import DEMO
 from concur_agents.bench.live import run_live, totals
 from concur_agents.bench.openai_agents import OpenAIAgents, Prose
 from concur_agents.bench.session import run_simulated
+from concur_agents.bench.tables import results_table
 from concur_agents.signals import EngineReading, Quality, Reading
 from concur_agents.simulator.hosting import EmbeddedServer
 from concur_agents.simulator.profiles import CPU_TINY
 from concur_agents.simulator.tokens import token_count
+from tests.bench.rendering import rendered
 
 SMALL = replace(DEMO, name="small", agents=8, steps=always(5), tool_seconds=Uniform(0.2, 0.4))
 
@@ -76,6 +78,22 @@ async def test_failing_agents_are_counted_and_leave_the_others_alone():
     (arm,) = result.arms
     assert (arm.agents_completed, arm.agents_failed) == (4, 4)
     assert "agent-00000 failed: OSError: the tool exploded" in arm.error
+
+
+class Brief(Failing):
+    """Agents whose model ends their loop after one step."""
+
+    async def run(self, trajectory):
+        async with self.controller.agent(trajectory.agent_id) as agent, agent.step():
+            pass
+
+
+async def test_agents_that_end_early_are_not_passed_off_as_the_workload():
+    result = await run_live(SMALL, Embedded(CPU_TINY, 20.0), ("static:8",), Brief)
+    (arm,) = result.arms
+    assert (arm.agents_completed, arm.agents_failed) == (8, 0)
+    assert arm.error.startswith("the agents took 8 of 40 steps: this model ends their loops early; ")
+    assert f"* static:8: {arm.error}" in " ".join(rendered(results_table(result)).split())
 
 
 class Endless(Failing):
