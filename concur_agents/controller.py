@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from concur_agents.errors import InvalidValueError, UnknownAgentError, check_range
-from concur_agents.events import Subscriber, Ticket, ToolEnded
+from concur_agents.events import Subscriber, Ticket, ToolEnded, ToolStarted
 from concur_agents.gate import Gate, LoopWaiter
 from concur_agents.lifecycle import Outcome, Usage
 from concur_agents.policies import AIMD, Policy
@@ -286,6 +286,10 @@ class Controller:
             UnknownAgentError, AgentFinishedError: the id is not open.
         """
         self.gate.give_back(agent_id)
+
+    def tool_started(self, agent_id: str, tool: str) -> None:
+        """Tell the subscribers that a tool begins at a boundary. For adapters; decides nothing."""
+        self.gate.tell(ToolStarted(self.gate.now(), agent_id, tool))
 
     def tool_ended(self, agent_id: str, tool: str, seconds: float, *, failed: bool = False) -> None:
         """Tell the subscribers that a tool ran for `seconds` at a boundary. For adapters; decides nothing."""

@@ -60,6 +60,15 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool runs at a boundary, until its `ToolEnded`, or until its agent is `Finished` and cuts it off."""
+
+    at: float
+    agent_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolEnded:
     """A tool ran at a boundary, for `seconds`. Told by adapters that see it: `Controller.tool_ended`."""
 
@@ -130,6 +139,7 @@ Event = (
     | Granted
     | Refused
     | StepEnded
+    | ToolStarted
     | ToolEnded
     | Paused
     | Finished

@@ -48,7 +48,7 @@ def _build(
         log_level=log_level,
         access_log=False,
         lifespan="on",
-        timeout_keep_alive=30,  # longer than clients keep theirs (httpx: 5 s), so that they never write into a close
+        timeout_keep_alive=30,  # longer than clients keep theirs (httpx: 5 s): they never write into a close
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autogen_agentchat.base import TaskResult, TaskRunner
-from autogen_agentchat.messages import BaseChatMessage, MessageFactory
+from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.models import RequestUsage
 
 from concur_agents import Controller, InvalidValueError
@@ -23,7 +23,7 @@ from concur_agents.batch import Schedule, Started, bar_on_stderr, checked_names
 from concur_agents.batch.schedule import outcome_of
 from concur_agents.errors import check_range
 from concur_agents.events import Event, ToolEnded
-from concur_autogen.batch_file import COMPLETED, FAILED, BatchFile
+from concur_autogen.batch_file import COMPLETED, FAILED, BatchFile, MessageType
 from concur_autogen.running import TaskInput, run
 
 MakeRunner = Callable[..., TaskRunner]
@@ -66,6 +66,7 @@ async def run_batch(
     *,
     on_result: Callable[[BatchResult], object] | None = None,
     output: str | Path | None = None,
+    custom_message_types: Sequence[MessageType] = (),
     timeout_seconds: float | None = None,
     progress: bool = True,
     keep_results: bool = True,
@@ -91,6 +92,8 @@ async def run_batch(
             time. If it raises, the batch is cancelled and raises that.
         output: A file of JSON lines (`id`, `outcome`, `stop_reason`, `messages`, `usage`, `seconds`, ...).
             Ids have to be the same each time: give a mapping, or tasks in the same order.
+        custom_message_types: Types of messages that the file may hold and AutoGen cannot know, such as
+            `StructuredMessage[Answer]` of agents with an `output_content_type`.
         timeout_seconds: > 0; of each task, waiting for a place included. None: no limit.
         progress: Show a bar on stderr, if that is a terminal and `rich` is installed.
         keep_results: Whether the list that is returned has the messages; `on_result` and the file get them
@@ -105,7 +108,7 @@ async def run_batch(
     if timeout_seconds is not None:
         check_range("timeout_seconds", timeout_seconds, 0, open_low=True)
     inputs, names = _named(tasks, fixed=output is not None)
-    file = None if output is None else BatchFile(Path(output))
+    file = None if output is None else BatchFile(Path(output), custom_message_types)
     batch = _Batch(make_runner, inputs, controller, timeout_seconds, file)
     with bar_on_stderr(len(names), shown=progress) as bar:
         keep = _whole if keep_results else _without_result
@@ -136,7 +139,7 @@ class _Batch:
         self._controller = controller
         self._timeout = timeout_seconds
         self._file = file
-        self._done = file.completed(_loaded) if file is not None else {}
+        self._done = file.completed() if file is not None else {}
         self._tools: dict[str, float] = {}
 
     async def one(self, started: Started) -> BatchResult:
@@ -193,13 +196,6 @@ def _takes_an_argument(make_runner: MakeRunner) -> bool:
     except TypeError:
         return False
     return True
-
-
-_MESSAGES = MessageFactory()
-
-
-def _loaded(messages: list[dict[str, Any]]) -> TaskResult:
-    return TaskResult(messages=[_MESSAGES.create(message) for message in messages])
 
 
 def _usage(result: TaskResult | None) -> RequestUsage:

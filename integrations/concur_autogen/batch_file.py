@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from autogen_agentchat.base import TaskResult
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory, SelectorEvent
 
 from concur_agents import InvalidValueError
 
 COMPLETED, FAILED = "completed", "failed"
+
+MessageType = type[BaseAgentEvent | BaseChatMessage]
+
+_BEGIN = b'{"id": '
+"""How each line begins."""
 
 
 class BatchFile:
@@ -19,50 +26,82 @@ class BatchFile:
 
     Args:
         path: Made if there is none; its directory must exist.
+        custom_message_types: Types of messages that AutoGen cannot know, such as `StructuredMessage[Answer]`.
 
     Raises:
-        InvalidValueError: it cannot be written, or a line in it is not this module's.
+        InvalidValueError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, custom_message_types: Sequence[MessageType] = ()) -> None:
         self._path = path
+        self._messages = MessageFactory()
+        for kind in (SelectorEvent, *custom_message_types):
+            if not self._messages.is_registered(kind):
+                self._messages.register(kind)
         try:
             path.open("ab").close()
-            self._lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         except OSError as error:
             msg = f"output={str(path)!r} cannot be used: {error.strerror}"
             raise InvalidValueError(msg) from error
 
-    def completed(self, load: Callable[[list[dict[str, Any]]], TaskResult]) -> dict[str, TaskResult]:
-        """Results by id of the tasks that need not be run again; `load` makes one from its messages."""
-        self._mend()
+    def completed(self) -> dict[str, TaskResult]:
+        """Results by id of the tasks that need not be run again; half a line at the end is cut off.
+
+        Raises:
+            InvalidValueError: a line is not this module's, or has a message of an unknown type.
+        """
         found: dict[str, TaskResult] = {}
-        for number, line in enumerate(self._lines, 1):
-            record = _json(line)
-            if not isinstance(record, dict) or "id" not in record or "outcome" not in record:
-                name = str(self._path)
-                msg = f"output={name!r}, line {number} is not the result of a batch: give another file"
-                raise InvalidValueError(msg)
-            if record["outcome"] == COMPLETED:
-                result = load(record["messages"])
-                result.stop_reason = record["stop_reason"]
-                found[record["id"]] = result
+        whole, line = 0, b"\n"  # bytes that are good
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                record = _json(line)
+                if record is None and _is_torn(line, number):
+                    break
+                if not isinstance(record, dict) or "id" not in record or "outcome" not in record:
+                    msg = f"{self._named(number)} is not the result of a batch: give another file"
+                    raise InvalidValueError(msg)
+                whole += len(line)
+                if record["outcome"] == COMPLETED:
+                    found[record["id"]] = self._result(record, number)
+        if not line.endswith(b"\n"):
+            self._mend(whole)
         return found
 
-    def _mend(self) -> None:
-        """Cut off half a line at the end: the process died while it wrote."""
-        if len(self._lines) < 2 or self._lines[-1].endswith("\n") or _json(self._lines[-1]) is not None:
-            return
-        self._lines.pop()
-        self._path.write_text("".join(self._lines), encoding="utf-8")
+    def _result(self, record: dict[str, Any], number: int) -> TaskResult:
+        try:
+            messages = [self._messages.create(message) for message in record["messages"]]
+            return TaskResult(messages=messages, stop_reason=record["stop_reason"])
+        except (KeyError, ValueError) as error:
+            msg = (
+                f"{self._named(number)} (id {record['id']!r}) cannot be read: {error}. Name types of your"
+                " own, custom_message_types=[StructuredMessage[Answer]], or give another file"
+            )
+            raise InvalidValueError(msg) from error
+
+    def _named(self, number: int) -> str:
+        return f"output={str(self._path)!r}, line {number}"
+
+    def _mend(self, whole: int) -> None:
+        """The process died while it wrote the last line; `whole` bytes are results."""
+        if whole == self._path.stat().st_size:
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+        else:
+            os.truncate(self._path, whole)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one result; it is in the file when this returns."""
-        with self._path.open("a", encoding="utf-8") as file:
+        # Half a surrogate pair, which no UTF-8 has, becomes what JSON writes for it as well.
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def _json(line: str) -> Any:  # noqa: ANN401
+def _is_torn(line: bytes, number: int) -> bool:
+    """Whether it is the beginning of a line. A file that has nothing else may be somebody else's."""
+    return not line.endswith(b"\n") and (number > 1 or line[: len(_BEGIN)] == _BEGIN[: len(line)])
+
+
+def _json(line: bytes) -> Any:  # noqa: ANN401
     try:
         return json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
 """Tools seen where they run: their names, their times, and those that take a time out of all proportion.
 
 Admission needs none of it: a boundary begins with the end of a model call and ends with the next one. It is
-for the eyes (`ToolEnded` events), and for tools during which a place should not be kept.
+for the eyes (`ToolStarted`, `ToolEnded` events), and for tools during which a place should not be kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from autogen_core.tools import Tool, Workbench
 
 from concur_agents import Controller, InvalidValueError
 from concur_agents.scopes import current_scope
+from concur_autogen.tool_calls import ToolCalls
 from concur_autogen.trajectories import trajectories_of
 
 Used = TypeVar("Used", bound=Tool | Workbench)
@@ -92,14 +93,22 @@ async def _watched(used: object, name: str, call_id: str | None) -> AsyncIterato
         yield
         return
     controller, agent_id = scope.controller, scope.agent_id
-    trajectory = trajectories_of(controller).get(agent_id)
-    if trajectory is not None and call_id is not None:
-        trajectory.watched.add(call_id)
-    if getattr(used, _HOOKED) and not scope.over:
+    if getattr(used, _HOOKED):
         controller.give_back(agent_id)
+    trajectory = trajectories_of(controller).get(agent_id)
+    if trajectory is None or call_id is None:  # not a model's call: nobody else sees it
+        calls, call_id = ToolCalls(), ""
+    else:
+        calls = trajectory.tool_calls
+    if calls.inside(call_id):
+        yield
+        return
+    if calls.began(call_id):
+        controller.tool_started(agent_id, name)
     began, failed = controller.gate.now(), True
     try:
         yield
         failed = False
     finally:
+        calls.ended(call_id)
         controller.tool_ended(agent_id, name, controller.gate.now() - began, failed=failed)

@@ -21,11 +21,12 @@ from autogen_agentchat.messages import (
     ToolCallRequestEvent,
     UserInputRequestedEvent,
 )
-from autogen_core import CancellationToken
+from autogen_core import CancellationToken, FunctionCall
 
 from concur_agents import Controller, InvalidValueError, Outcome
 from concur_agents.errors import check_range
 from concur_agents.scopes import AgentScope, current_scope
+from concur_autogen.tool_calls import ToolCalls
 from concur_autogen.trajectories import trajectories_of
 
 _AFTER_CANCEL_SECONDS = 1.0
@@ -149,8 +150,8 @@ class _Running:
         self._token = CancellationToken()
         self._scope: AgentScope | None = None
         self._ended_early = False
-        self._tools: dict[str, float] = {}
-        """When each running tool was asked for, by the id of its call."""
+        self._tool_calls = ToolCalls()
+        """Where no client knows of the trajectory: all its calls go by another name."""
 
     async def to_its_end(self, emit: Callable[[Item], None], timeout_seconds: float | None) -> None:
         """Run it; every item goes to `emit`. Errors as `run`."""
@@ -201,21 +202,19 @@ class _Running:
 
     def _see(self, item: Item, scope: AgentScope) -> None:
         """What a message says about the boundary that the trajectory is at."""
+        controller, agent_id = self._controller, scope.agent_id
         if isinstance(item, UserInputRequestedEvent) and not scope.over:
-            self._controller.give_back(scope.agent_id)
-        elif isinstance(item, ToolCallRequestEvent):
-            now = self._controller.gate.now()
-            self._tools |= {call.id: now for call in item.content}
-        elif isinstance(item, ToolCallExecutionEvent):
-            trajectory = trajectories_of(self._controller).get(scope.agent_id)
-            watched = trajectory.watched if trajectory is not None else set()
-            for result in item.content:
-                began = self._tools.pop(result.call_id, None)
-                if began is not None and result.call_id not in watched:
-                    seconds = self._controller.gate.now() - began
-                    failed = bool(result.is_error)
-                    self._controller.tool_ended(scope.agent_id, result.name, seconds, failed=failed)
-            watched.difference_update(result.call_id for result in item.content)
+            controller.give_back(agent_id)
+        elif isinstance(item, ToolCallRequestEvent | ToolCallExecutionEvent):
+            trajectory = trajectories_of(controller).get(agent_id)
+            calls = trajectory.tool_calls if trajectory is not None else self._tool_calls
+            now = controller.gate.now()
+            for part in item.content:
+                if isinstance(part, FunctionCall):
+                    if calls.asked(part.id, now):
+                        controller.tool_started(agent_id, part.name)
+                elif (began := calls.answered(part.call_id)) is not None:
+                    controller.tool_ended(agent_id, part.name, now - began, failed=bool(part.is_error))
 
     def _cause_of(self, error: RuntimeError, agent_id: str) -> Exception | None:
         """The model client's error that a team has turned into text."""

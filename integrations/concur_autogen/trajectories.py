@@ -34,6 +34,7 @@ from concur_agents import (
 from concur_agents.events import Event, Finished, Ticket
 from concur_agents.scopes import current_scope
 from concur_autogen.conversations import Conversation, Conversations, caller_of, is_one_shot
+from concur_autogen.tool_calls import ToolCalls
 
 UNSCOPED_GRACE_SECONDS = 5.0
 """Long enough for most tools, short enough that an agent used as a tool, or a team that is over, holds nobody
@@ -63,8 +64,7 @@ class Trajectory:
     """Calls so far."""
     error: Exception | None = None
     """What its last failed call raised."""
-    watched: set[str] = field(default_factory=set)
-    """Ids of the tool calls that were told of where they ran."""
+    tool_calls: ToolCalls = field(default_factory=ToolCalls)
     tasks: weakref.WeakKeyDictionary[Task, str] = field(default_factory=weakref.WeakKeyDictionary)
     """Those that made its calls, the turns of its agents; each with the runtime's key of its team (or "")."""
     left_behind: frozenset[str] = frozenset()

@@ -243,7 +243,7 @@ class ConcurCallbackHandler(BaseCallbackHandler):
     @_quietly
     def _begin_tool(
         self,
-        serialized: object,
+        serialized: Metadata,
         inputs: object,
         /,
         *,
@@ -253,17 +253,27 @@ class ConcurCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         """A boundary goes on; model calls inside the tool belong to the same trajectory."""
-        self.runs.start(run_id, parent_run_id, metadata, tool=True)
+        run = self.runs.start(run_id, parent_run_id, metadata, tool=True)
+        run.told = str((serialized or {}).get("name") or "tool"), self.controller.gate.now()
+        self.controller.tool_started(run.trajectory.agent_id, run.told[0])
 
     @_quietly
     def _end(self, result: object, /, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """The run is over, and so is everything under it."""
-        self.runs.end(run_id, Outcome.COMPLETED)
+        self._over(run_id, Outcome.COMPLETED)
 
     @_quietly
     def _fail(self, error: BaseException, /, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401
         """As `_end`; the only sign of a cancelled model call."""
-        self.runs.end(run_id, _outcome(error))
+        self._over(run_id, _outcome(error))
+
+    def _over(self, run_id: UUID, outcome: Outcome) -> None:
+        run = self.runs.find(run_id)
+        if run is not None and run.told is not None:
+            (name, began), failed = run.told, outcome is Outcome.FAILED
+            seconds = self.controller.gate.now() - began
+            self.controller.tool_ended(run.trajectory.agent_id, name, seconds, failed=failed)
+        self.runs.end(run_id, outcome)
 
     on_chain_start = ByCaller(from_async=_begin, from_sync=_begin_sync)
     on_chain_end, on_chain_error = _end, _fail

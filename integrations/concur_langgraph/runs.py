@@ -69,6 +69,8 @@ class Run:
     children: dict[UUID, Run] = field(default_factory=dict)
     contexts: dict[str, str] = field(default_factory=dict)
     """Contexts that end with this run: branch key to context id."""
+    told: tuple[str, float] | None = None
+    """A tool's name and when it began, once its start was told."""
     ticket: Ticket | None = None
     context_id: str | None = None
     meter: Meter | None = None

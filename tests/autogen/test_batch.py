@@ -6,7 +6,10 @@ import asyncio
 import json
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.messages import StructuredMessage
 from concur_autogen import BatchResult, ConcurChatCompletionClient, run_batch
+from pydantic import BaseModel
 
 from concur_agents import Controller, ControllerClosedError, InvalidValueError, Static
 from tests.autogen.fakes import FakeClient, say, tools_then_end
@@ -28,6 +31,17 @@ def boom_on(word: str):
         return say("done")
 
     return answer
+
+
+def raises(text: str):
+    def answer(messages):
+        raise ValueError(text)
+
+    return answer
+
+
+class Answer(BaseModel):
+    number: int
 
 
 class World:
@@ -185,7 +199,64 @@ class TestFile:
         virtually(go(1))
         virtually(go(0))
 
-    @pytest.mark.parametrize("text", ["no json\n{}\n", "[1, 2]\n"])
+    @pytest.mark.parametrize("left", [-1, -20, 3, 40, "é".encode()[:1]], ids=str)
+    @pytest.mark.parametrize("tasks", [["x"], ["x", "y"]], ids=len)
+    def test_a_crash_at_any_byte_of_the_last_line_loses_that_line_at_most(self, tmp_path, left, tasks):
+        path = tmp_path / "results.jsonl"
+
+        odd = "hé, line\u2028separator\x85"
+
+        async def go() -> int:
+            world = World(odd)
+            results = await world.batch([*tasks, "z"], output=path)
+            assert all(r.ok and r.result.messages[-1].content == odd for r in results)
+            return world.made
+
+        assert virtually(go()) == len(tasks) + 1
+        lines = path.read_bytes().split(b"\n")[: len(tasks)]
+        last = lines[-1]
+        end = last.index(left) + 1 if isinstance(left, bytes) else left
+        lines[-1] = last[:end] if end != -1 else last  # only its newline is missing
+        path.write_bytes(b"\n".join(lines))
+        assert virtually(go()) == 1 + (end != -1)
+        ids = [line["id"] for line in map(json.loads, path.read_bytes().splitlines())]
+        assert sorted(ids) == sorted(f"task-{n:05d}" for n in range(len(tasks) + 1))
+
+    def test_structured_answers_come_back_if_their_type_is_named(self, tmp_path):
+        path = tmp_path / "results.jsonl"
+
+        async def go(*types) -> BatchResult:
+            world = World('{"number": 42}')
+            (result,) = await world.batch(
+                ["x"],
+                lambda: AssistantAgent("solo", world.client, output_content_type=Answer),
+                output=path,
+                custom_message_types=types,
+            )
+            return result
+
+        virtually(go())
+        with pytest.raises(
+            InvalidValueError, match=r"line 1 .*StructuredMessage\[Answer\].*custom_message_types"
+        ):
+            virtually(go())
+        restored = virtually(go(StructuredMessage[Answer]))
+        assert restored.restored
+        assert restored.result.messages[-1].content == Answer(number=42)
+
+    def test_half_a_surrogate_pair_in_an_error_is_no_reason_to_end_the_batch(self, tmp_path):
+        path = tmp_path / "results.jsonl"
+
+        async def main() -> None:
+            results = await World(boom_on("\ud83d")).batch(["fine"], output=path)
+            assert results[0].ok
+            results = await World(raises("\ud83d")).batch(["fine", "x"], output=path)
+            assert [r.ok for r in results] == [True, False]
+
+        virtually(main())
+        assert self.lines(path)[-1]["error"] == "ValueError: \ud83d"
+
+    @pytest.mark.parametrize("text", ["no json\n{}\n", "[1, 2]\n", "half a line", '{"id": "x"}\n'])
     def test_another_file_is_refused(self, tmp_path, text):
         path = tmp_path / "notes.txt"
         path.write_text(text)

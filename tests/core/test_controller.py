@@ -15,7 +15,7 @@ from concur_agents.errors import (
     InvalidValueError,
     UnknownAgentError,
 )
-from concur_agents.events import Event, Finished, PolicyFailed, Tick
+from concur_agents.events import Event, Finished, PolicyFailed, Tick, ToolEnded, ToolStarted
 from concur_agents.lifecycle import Outcome, Usage
 from concur_agents.policies import Static
 from concur_agents.signals import Quality, Reading, Window
@@ -736,5 +736,24 @@ def test_the_default_grace_is_a_minute() -> None:
     async def main() -> None:
         async with controller(1) as concur:
             assert concur.snapshot().window.grace_seconds == 60
+
+    run(main())
+
+
+def test_tools_are_told_to_the_subscribers_and_decide_nothing() -> None:
+    async def main() -> None:
+        seen: list[Event] = []
+        async with controller(1) as concur:
+            await agent(concur, "a", [], steps=1)
+            before = concur.snapshot()
+            concur.subscribe(seen.append)
+            concur.tool_started("a", "search")
+            await asyncio.sleep(0.5)
+            concur.tool_ended("a", "search", 0.5, failed=True)
+            assert concur.snapshot() == before
+        assert [e for e in seen if not isinstance(e, Tick)] == [
+            ToolStarted(1.5, "a", "search"),
+            ToolEnded(2.0, "a", "search", 0.5, failed=True),
+        ]
 
     run(main())

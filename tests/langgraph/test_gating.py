@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send
 
 from concur_agents import Controller, InvalidValueError, RequestLimit, Static
-from concur_agents.events import Finished, Granted, StepEnded
+from concur_agents.events import Finished, Granted, StepEnded, ToolEnded, ToolStarted
 from tests.langgraph.fakes import FakeModel, say, tools_then_end
 from tests.langgraph.virtual import clock, run
 
@@ -270,3 +270,32 @@ def test_handlers_of_one_controller_are_one() -> None:
     assert handler != ConcurCallbackHandler(Controller(policy=Static(1)))
     assert copy.deepcopy(handler) is handler
     assert len({handler, ConcurCallbackHandler(controller)}) == 1
+
+
+@tool
+async def explode() -> str:
+    """Explode."""
+    await asyncio.sleep(2)
+    raise KeyError("gone")
+
+
+@pytest.mark.parametrize(("used", "seconds", "failed"), [(work, 1.0, False), (explode, 2.0, True)])
+def test_tools_are_told_of_by_name_and_time(used, seconds, failed) -> None:
+    async def main() -> None:
+        model = FakeModel(answer=tools_then_end(used.name, 2))
+        async with Controller(policy=Static(1), clock=clock) as controller:
+            told = []
+            controller.subscribe(told.append)
+            graph = gated(create_agent(model, [used]), controller)
+            config = {"metadata": {AGENT_ID: "a"}}
+            if failed:
+                with pytest.raises(KeyError):
+                    await graph.ainvoke(TASK, config)
+            else:
+                await graph.ainvoke(TASK, config)
+            assert [e for e in told if isinstance(e, ToolStarted | ToolEnded)] == [
+                ToolStarted(1.0, "a", used.name),
+                ToolEnded(1.0 + seconds, "a", used.name, seconds, failed),
+            ]
+
+    run(main())
