@@ -51,7 +51,8 @@ async def test_usage_is_what_running_requests_hold(engine: Engine) -> None:
         )
         await anext(stream)
         seen = await engine.until(lambda seen: seen.running == 1)
-        assert 9 / USABLE_BLOCKS <= seen.usage + 1e-9 <= 28 / USABLE_BLOCKS
+        # The gauge may be of the step before, when nothing had been generated yet.
+        assert 8 / USABLE_BLOCKS <= seen.usage + 1e-9 <= 28 / USABLE_BLOCKS
         later = await engine.until(lambda later: later.usage > seen.usage)
         assert later.running == 1
         await stream.close()
