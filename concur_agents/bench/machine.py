@@ -7,7 +7,16 @@ import platform
 from importlib import metadata
 from typing import Any
 
-_PACKAGES = ("concur-agents", "aiohttp", "anyio", "langchain-openai", "langgraph", "openai", "uvicorn")
+_PACKAGES = (
+    "concur-agents",
+    "aiohttp",
+    "anyio",
+    "autogen-agentchat",
+    "langchain-openai",
+    "langgraph",
+    "openai",
+    "uvicorn",
+)
 
 
 def machine() -> dict[str, Any]:

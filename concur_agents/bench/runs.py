@@ -35,6 +35,9 @@ _AGENTS = {
     "langgraph": "concur_langgraph.bench_agents:LangGraphAgents",
     "autogen": "concur_autogen.bench_agents:AutoGenAgents",
 }
+_PACKAGES = {"autogen": "'concur-agents[bench,autogen]' 'autogen-ext[openai]'"}
+"""What to install for some of them; the others need no more than the benchmarks do."""
+_BENCH = "'concur-agents[bench]'"
 
 _out = Console()
 _aside = Console(stderr=True)
@@ -105,11 +108,11 @@ def demo(options: Options) -> int:
 
 
 def _live(engine: str, options: Options) -> BenchResult:
-    with _needs("bench"):
+    with _needs():
         from concur_agents.bench.engines import Embedded, Remote
         from concur_agents.bench.live import MakeAgents, run_live
         from concur_agents.bench.openai_agents import OpenAIAgents, Prose
-
+    with _needs(_PACKAGES.get(options.agents, _BENCH)):
         make_agents: MakeAgents = _named_agents(options.agents)
     where: Embedded | Remote = Remote(engine, options.model)
     if engine == "embedded":
@@ -210,7 +213,7 @@ def study(json_file: Path | None) -> int:
 def gate(json_file: Path | None) -> int:
     """`concur bench --gate`."""
     _check_files(json_file)
-    with _needs("bench"):
+    with _needs():
         from concur_agents.bench.gate import gate_table, measure
     with _aside.status("queueing 100,000 agents") as status:
         try:
@@ -254,7 +257,7 @@ def _report(result: BenchResult, options: Options) -> int:
 def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
     """Before minutes of work: can the files be written?"""
     if plot_file is not None:
-        with _needs("bench"):
+        with _needs():
             from matplotlib.backend_bases import FigureCanvasBase
         known = sorted(FigureCanvasBase.get_supported_filetypes())
         if plot_file.suffix.lstrip(".").lower() not in known:
@@ -280,12 +283,12 @@ def _write(json_file: Path | None, content: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _needs(extra: str) -> Iterator[None]:
+def _needs(packages: str = _BENCH) -> Iterator[None]:
     """Turn a missing package into advice."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("concur_"):
             raise
-        msg = f"the package {error.name!r} is not installed: pip install 'concur-agents[{extra}]'"
+        msg = f"the package {error.name!r} is not installed: pip install {packages}"
         raise MissingExtraError(msg) from error

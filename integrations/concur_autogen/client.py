@@ -28,7 +28,10 @@ from pydantic import BaseModel
 from concur_agents import Controller, InvalidValueError
 from concur_autogen.registry import name_of, registered
 from concur_autogen.trajectories import Call, trajectories_of
-from concur_autogen.usage import Meter, listen, reported
+from concur_autogen.usage import Meter, reported
+
+_REFUSALS = (400, 422)
+"""What servers answer to a field that they do not know."""
 
 ToolChoice = Tool | Literal["auto", "required", "none"]
 
@@ -107,7 +110,6 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
         self._is_openai = _of_openai_family(client)
         self._meter = Meter()
         self._trajectories = trajectories_of(controller)
-        listen()
 
     def for_agent(self, agent_id: str) -> ConcurChatCompletionClient:
         """The same client for one trajectory by name, whoever calls it.
@@ -158,7 +160,7 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
             self._trajectories.leave(call, self._meter.usage(messages, result, report, rewritten=rewritten))
             return result
         except Exception as error:
-            call.trajectory.error = error
+            self._failed(call, error)
             raise
         finally:
             self._trajectories.leave(call)
@@ -194,7 +196,7 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
                         self._trajectories.leave(call, usage)
                     yield item
         except Exception as error:
-            call.trajectory.error = error
+            self._failed(call, error)
             raise
         finally:
             self._trajectories.leave(call)
@@ -221,6 +223,16 @@ class ConcurChatCompletionClient(ChatCompletionClient, Component[ConcurClientCon
             return extra
         body = {self._session_field: call.trajectory.agent_id, **extra.get("extra_body", {})}
         return {**extra, "extra_body": body}
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        call.trajectory.error = error
+        refused = getattr(error, "status_code", None) in _REFUSALS
+        if refused and self._is_openai and self._session_field and self._session_field in str(error):
+            error.add_note(
+                f"The request's field {self._session_field!r} is the trajectory's id, from concur_autogen."
+                " For a server that refuses fields it does not know, give"
+                " ConcurChatCompletionClient(..., session_field=None)"
+            )
 
     def _with_usage(self, extra: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self._is_openai or "include_usage" in options:

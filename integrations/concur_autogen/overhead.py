@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,11 @@ class InstantClient(ChatCompletionClient):
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
+        self.calls = 0
 
     async def create(self, messages: Sequence[LLMMessage], **_: Any) -> CreateResult:  # noqa: ANN401
         """One answer."""
+        self.calls += 1
         done = sum(isinstance(message, AssistantMessage) for message in messages)
         usage = RequestUsage(50 * len(messages), 2)
         if done < self._steps - 1:
@@ -115,9 +118,8 @@ class InstantClient(ChatCompletionClient):
 Arm = tuple[str, Callable[[], Awaitable[Any]]]
 
 
-def arms(controller: Controller, steps: int) -> dict[str, Arm]:
+def arms(plain: InstantClient, controller: Controller, steps: int) -> dict[str, Arm]:
     """What to time: its baseline, and one trajectory of it."""
-    plain = InstantClient(steps)
     wrapped = ConcurChatCompletionClient(plain, controller)
 
     def agent(client: ChatCompletionClient, name: str = "solo") -> AssistantAgent:
@@ -138,21 +140,20 @@ def arms(controller: Controller, steps: int) -> dict[str, Arm]:
 
 async def measure(agents: int, steps: int, repeats: int) -> dict[str, list[float]]:
     """CPU microseconds per model call of every arm and repeat."""
+    client = InstantClient(steps)
     async with Controller(policy=Static(agents)) as controller:
-        made = {name: go for name, (_, go) in arms(controller, steps).items()}
-        # A team's second turns answer without a tool.
-        calls = {name: steps + TEAM_TURNS - 2 if "eam" in name or "Round" in name else steps for name in made}
+        made = {name: go for name, (_, go) in arms(client, controller, steps).items()}
         taken: dict[str, list[float]] = {name: [] for name in made}
         names = list(made)
         for repeat in range(repeats + 1):
             turn = repeat % len(names)
             for name in names[turn:] + names[:turn]:
                 gc.collect()
-                start = time.process_time()
+                calls, start = client.calls, time.process_time()
                 await asyncio.gather(*(asyncio.ensure_future(made[name]()) for _ in range(agents)))
                 used = time.process_time() - start
                 if repeat:  # the first one warms up
-                    taken[name].append(used / agents / calls[name] * 1e6)
+                    taken[name].append(used / (client.calls - calls) * 1e6)
         return taken
 
 
@@ -169,6 +170,48 @@ async def bench(repeats: int) -> dict[str, list[float]]:
     return taken
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a surface costs over its baseline; pairs of the same repeat saw the same machine."""
+
+    microseconds: float
+    """Per step, median of the pairs."""
+    share: float
+    """Of the baseline's time."""
+    least: float
+    most: float
+    """Of the shares of all pairs."""
+
+    @classmethod
+    def over(cls, base: Sequence[float], times: Sequence[float]) -> Added:
+        """Compare repeat by repeat."""
+        shares = [mine / theirs - 1 for theirs, mine in zip(base, times, strict=True)]
+        more = statistics.median(mine - theirs for theirs, mine in zip(base, times, strict=True))
+        return cls(more, more / statistics.median(base), min(shares), max(shares))
+
+
+def compared(taken: dict[str, list[float]]) -> dict[str, Added]:
+    """Every surface that has a baseline."""
+    known = arms(InstantClient(1), Controller(policy=Static(1)), 1)
+    baselines = {name: base for name, (base, _) in known.items() if base}
+    return {name: Added.over(taken[base], taken[name]) for name, base in baselines.items()}
+
+
+def as_table(title: str, taken: dict[str, list[float]], added: dict[str, Added]) -> Table:
+    """For people."""
+    table = Table("surface", title=title)
+    for heading in ("µs per step", "least", "added µs", "added", "range"):
+        table.add_column(heading, justify="right")
+    for name, times in taken.items():
+        row = [f"{statistics.median(times):,.0f}", f"{min(times):,.0f}"]
+        if name in added:
+            more = added[name]
+            row += [f"{more.microseconds:+,.0f}", f"{more.share:+.0%}"]
+            row += [f"{more.least:+.0%} .. {more.most:+.0%}"]
+        table.add_row(name, *row)
+    return table
+
+
 def main() -> None:
     """Measure, print, and write what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m concur_autogen.overhead", description=__doc__)
@@ -179,23 +222,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     taken = asyncio.run(measure(options.agents, options.steps, options.repeats))
-    baselines = {name: base for name, (base, _) in arms(Controller(policy=Static(1)), 1).items()}
-    table = Table(title=f"{options.agents} agents, medians of {options.repeats}")
-    table.add_column("surface")
-    for heading in ("CPU µs per step", "least", "added µs", "added"):
-        table.add_column(heading, justify="right")
-    added: dict[str, float] = {}
-    for name, times in taken.items():
-        base = baselines[name]
-        shares = ["", ""]
-        if base:
-            # Pairs of the same repeat see the same machine.
-            more = statistics.median(a - b for a, b in zip(times, taken[base], strict=True))
-            added[name] = more / statistics.median(taken[base])
-            shares = [f"{more:+,.0f}", f"{added[name]:+.0%}"]
-        table.add_row(name, f"{statistics.median(times):,.0f}", f"{min(times):,.0f}", *shares)
-    _out.print(table)
-    found: dict[str, Any] = {"agents": options.agents, "added": added, "microseconds_per_step": taken}
+    added = compared(taken)
+    _out.print(as_table(f"CPU time, {options.agents} agents, medians of {options.repeats}", taken, added))
+    found: dict[str, Any] = {
+        "agents": options.agents,
+        "added": {name: more.share for name, more in added.items()},
+        "added_range": {name: [more.least, more.most] for name, more in added.items()},
+        "microseconds_per_step": taken,
+    }
     if options.bench_repeats:
         with _out.status(f"{_BENCH} on the embedded engine, {_CAP}, through each client in turn"):
             times_of = asyncio.run(bench(options.bench_repeats))

@@ -24,14 +24,16 @@ logger = logging.getLogger("concur_agents.autogen")
 
 _CHARACTERS_PER_TOKEN = 4.0
 """English text, before the first usage tells better."""
+_FEWEST, _MOST = 1.0, 8.0
+"""Of any text. Outside of that the prompt had images, whose characters are none, or its usage is no count."""
 
 
 class Meter:
     """Turns results into usage, and learns how many characters a token has."""
 
     def __init__(self) -> None:
-        self._characters = 0.0
-        self._tokens = 0.0
+        self._characters_per_token = _CHARACTERS_PER_TOKEN
+        self._longest = 0  # of the prompts that were measured, in tokens
         self._warned = False
 
     def length(self, messages: Sequence[LLMMessage]) -> int:
@@ -54,10 +56,8 @@ class Meter:
         if result.cached:
             return None
         prompt, completion = result.usage.prompt_tokens, result.usage.completion_tokens
-        asked = characters(messages)
         if prompt > 0:
-            self._characters += asked
-            self._tokens += prompt
+            self._learn(messages, prompt)
             cached = report.cached_tokens if report is not None else None
             return Usage(prompt, max(0, completion), cached, rewritten)
         if not self._warned:
@@ -68,11 +68,19 @@ class Meter:
                 " which is asked for where the client is an OpenAI one"
             )
         answer = result.content if isinstance(result.content, str) else str(result.content)
-        return Usage(max(1, self._estimate(asked)), self._estimate(len(answer)), None, rewritten)
+        return Usage(
+            max(1, self._estimate(characters(messages))), self._estimate(len(answer)), None, rewritten
+        )
+
+    def _learn(self, messages: Sequence[LLMMessage], prompt: int) -> None:
+        # Counting characters costs more than all else here, and the longest prompt knows best: roles and
+        # tools are the least part of it.
+        if prompt >= 2 * self._longest and (asked := characters(messages)):
+            self._longest = prompt
+            self._characters_per_token = min(max(asked / prompt, _FEWEST), _MOST)
 
     def _estimate(self, length: int) -> int:
-        each = self._characters / self._tokens if self._characters and self._tokens else _CHARACTERS_PER_TOKEN
-        return round(length / each)
+        return round(length / self._characters_per_token)
 
 
 _report: ContextVar[list[Usage] | None] = ContextVar("concur_autogen_report", default=None)
@@ -81,6 +89,7 @@ _report: ContextVar[list[Usage] | None] = ContextVar("concur_autogen_report", de
 @contextmanager
 def reported() -> Iterator[list[Usage]]:
     """Collect what the engine says of the calls made in this block, in this task."""
+    _listen()  # each time: the user may have set up logging since
     found: list[Usage] = []
     token = _report.set(found)
     try:
@@ -89,8 +98,15 @@ def reported() -> Iterator[list[Usage]]:
         _report.reset(token)
 
 
+_LEVEL = logging.INFO - 1
+"""Ours, and nobody else's: so that a level which users set later is told from it. Lets the events through."""
+
+
 class _Listener(logging.Filter):
     """Reads the events of model calls; what the user did not ask to see goes no further."""
+
+    users_level = logging.NOTSET
+    """Of the event log, before it became `_LEVEL`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         found = _report.get()
@@ -100,23 +116,27 @@ class _Listener(logging.Filter):
                 found.append(usage)
         return self.asked_for(record.levelno)
 
-    @staticmethod
-    def asked_for(level: int) -> bool:
+    def asked_for(self, level: int) -> bool:
         """Whether the event would be logged without this listener."""
+        if _EVENTS.level != _LEVEL:
+            return True  # the log has compared it with the user's already
         above = _EVENTS.parent
-        return bool(_EVENTS.handlers) or above is None or above.isEnabledFor(level)
+        if self.users_level != logging.NOTSET or above is None:
+            return level >= self.users_level
+        return above.isEnabledFor(level)
 
 
 _EVENTS = logging.getLogger(EVENT_LOGGER_NAME)
 _LISTENER = _Listener()
 
 
-def listen() -> None:
+def _listen() -> None:
     """Read AutoGen's event log from now on. Idempotent; nothing more is shown to anyone by it."""
     if _LISTENER not in _EVENTS.filters:
         _EVENTS.addFilter(_LISTENER)
-    if not _EVENTS.isEnabledFor(logging.INFO):
-        _EVENTS.setLevel(logging.INFO)
+    if _EVENTS.level != _LEVEL and not _EVENTS.isEnabledFor(logging.INFO):
+        _LISTENER.users_level = _EVENTS.level
+        _EVENTS.setLevel(_LEVEL)
 
 
 def _usage_in(event: LLMCallEvent) -> Usage | None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from autogen_core import CancellationToken
-from autogen_core.models import CreateResult, UserMessage
+from autogen_core.models import CreateResult, SystemMessage, UserMessage
 from concur_autogen import ConcurChatCompletionClient
 from concur_autogen.trajectories import trajectories_of
 
@@ -274,6 +274,23 @@ class TestUsage:
 
         virtual.run(main())
         assert len([r for r in caplog.records if "reports no usage" in r.message]) == 1
+
+    @pytest.mark.parametrize(
+        ("prompt", "tokens"),
+        [(200, 208), (100, 112), (10, 64), (4000, 400)],
+        ids=["2 characters a token", "4", "more than any text has", "an image"],
+    )
+    def test_estimates_learn_from_what_is_reported(self, prompt, tokens):
+        async def main() -> None:
+            world = World(answer=lambda messages: say("", prompt if len(messages) == 1 else 0, 0))
+            text = UserMessage(content="y" * 400, source="user")
+            async with world.controller.agent("before"):
+                await world.client.create([text])
+            async with world.controller.agent("t"):
+                await world.client.create([SystemMessage(content=""), text])
+                assert world.controller.snapshot().demand_tokens == tokens  # in blocks of 16
+
+        virtual.run(main())
 
     def test_a_cached_result_is_no_step_of_the_engine(self):
         async def main() -> None:

@@ -1,151 +1,78 @@
-"""Over HTTP, from AutoGen's real OpenAI client to the engine: every request is admitted and says whose it is.
+"""Over HTTP, from AutoGen's OpenAI client to the engine: every request is admitted and says whose it is.
 
-A recording proxy stands before the embedded engine. It asks the controller at each request whose call it is
-and who may have one in flight.
+The embedded engine answers by the request's script, so that agents call tools and hand over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
+import openai as sdk
 import pytest
-from aiohttp import web
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import EVENT_LOGGER_NAME
 from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_core.models import ModelFamily, ModelInfo, SystemMessage, UserMessage
-from autogen_ext.models.openai import OpenAIChatCompletionClient
-from concur_autogen import ConcurChatCompletionClient, run
-from concur_autogen.trajectories import trajectories_of
+from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
+from autogen_core.tools import FunctionTool
+from concur_autogen import ConcurChatCompletionClient, run, run_stream
 
-from concur_agents import Controller, Static
-from concur_agents.events import Granted, StepEnded
+from concur_agents import Controller
 from concur_agents.simulator.hosting import EmbeddedServer
 from concur_agents.simulator.profiles import profile_named
-from tests.autogen.teams import RUNNERS, agent, round_robin
-
-INFO = ModelInfo(
-    vision=False,
-    function_calling=True,
-    json_output=True,
-    family=ModelFamily.UNKNOWN,
-    structured_output=False,
-    multiple_system_messages=True,
-)
+from tests.autogen.teams import RUNNERS, agent
+from tests.autogen.wire import World, proxied
 
 
-@dataclass
-class Proxy:
-    """Records requests on their way to the engine, and may spoil them."""
-
-    engine: str
-    seen: list[dict[str, Any]] = field(default_factory=list)
-    flying: Counter[str] = field(default_factory=Counter)
-    peak: Counter[str] = field(default_factory=Counter)
-    together: int = 0
-    usage: list[dict[str, Any]] = field(default_factory=list)
-    spoil: str = ""
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        body = json.loads(await request.read())
-        who = str(body.get("session_id"))
-        self.seen.append(body)
-        self.flying[who] += 1
-        self.peak[who] = max(self.peak[who], self.flying[who])
-        self.together = max(self.together, sum(1 for n in self.flying.values() if n))
-        try:
-            if self.spoil == "drop":
-                assert request.transport is not None
-                request.transport.abort()
-                raise ConnectionResetError
-            if self.spoil:
-                return web.json_response({"error": {"message": "spoilt"}}, status=int(self.spoil))
-            if "select the next role" in str(body["messages"][-1]["content"]):
-                # The selector's answer is a name; the engine's is filler.
-                return self.answer(body, ("ann", "bob")[len(self.seen) % 2])
-            return await self.forward(request, body)
-        finally:
-            self.flying[who] -= 1
-
-    def answer(self, body: dict[str, Any], text: str) -> web.Response:
-        message = {"role": "assistant", "content": text}
-        return web.json_response(
-            {
-                "id": "x",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
-            }
-        )
-
-    async def forward(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(self.engine + request.path, json=body) as answer,
-        ):
-            if not body.get("stream"):
-                found = await answer.json()
-                self.usage.append(found.get("usage"))
-                return web.json_response(found, status=answer.status)
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await response.prepare(request)
-            async for line in answer.content:
-                if line.startswith(b"data: {") and (usage := json.loads(line[6:]).get("usage")):
-                    self.usage.append(usage)
-                await response.write(line)
-            return response
+@pytest.fixture(scope="module")
+def engine():
+    with EmbeddedServer(profile_named("cpu-tiny"), speed=2000.0) as server:
+        yield server.url
 
 
-@contextlib.asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[Proxy, str]]:
-    async with EmbeddedServer(profile_named("cpu-tiny"), speed=2000.0) as engine:
-        proxy = Proxy(engine.url)
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", proxy.handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield proxy, f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+@pytest.fixture
+async def proxy(engine):
+    async with proxied(engine) as made:
+        yield made
 
 
-def openai(url: str, **options: Any) -> OpenAIChatCompletionClient:
-    return OpenAIChatCompletionClient(
-        model="tiny", base_url=f"{url}/v1", api_key="x", model_info=INFO, max_retries=0, **options
-    )
+SCRIPT = "You are {}. [[concur steps=3 tool=work generate=8]]"
 
 
-class World:
-    def __init__(self, url: str, places: int = 2) -> None:
-        self.controller = Controller(policy=Static(places), block_size=128)  # as the engine
-        self.client = ConcurChatCompletionClient(openai(url), self.controller)
-        self.granted: list[str] = []
-        self.lengths: dict[str, int] = {}
-        self.controller.subscribe(self.see)
+def with_agent_tool(client, tools, **options):
+    helper = AgentTool(agent("helper", client, tools, system_message=SCRIPT.format("helper")))
+    prompt = "You are parent. [[concur steps=3 tool=helper generate=8]]"
+    return agent("parent", client, [helper], system_message=prompt, **options)
 
-    def see(self, event: object) -> None:
-        if isinstance(event, Granted):
-            self.granted.append(event.agent_id)
-        elif isinstance(event, StepEnded):
-            self.lengths[event.agent_id] = event.tokens
 
-    def assert_empty(self) -> None:
-        snapshot = self.controller.snapshot()
-        assert (snapshot.active, snapshot.waiting, snapshot.open) == (0, 0, 0)
-        assert len(trajectories_of(self.controller)) == 0
+def with_team_tool(client, tools, **options):
+    members = [agent(name, client, tools, system_message=SCRIPT.format(name)) for name in ("ann", "bob")]
+    helpers = RoundRobinGroupChat(members, termination_condition=MaxMessageTermination(3))
+    tool = TeamTool(helpers, name="helpers", description="They help.")
+    prompt = "You are parent. [[concur steps=3 tool=helpers generate=8]]"
+    return agent("parent", client, [tool], system_message=prompt, **options)
+
+
+KINDS = {**RUNNERS, "agent_tool": with_agent_tool, "team_tool": with_team_tool}
+
+
+class Work:
+    """A tool that knows how often it ran."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    async def __call__(self, text: str = "") -> str:
+        self.done += 1
+        return "worked"
+
+    @property
+    def tool(self) -> FunctionTool:
+        return FunctionTool(self.__call__, name="work", description="Work.")
 
 
 async def work(text: str = "") -> str:
@@ -153,143 +80,146 @@ async def work(text: str = "") -> str:
     return "worked"
 
 
-SCRIPT = "You are {}. [[concur steps=3 tool=work generate=8]]"
+@pytest.mark.parametrize("stream", [False, True], ids=["", "streamed"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_request_is_admitted_counted_and_says_whose_it_is(kind, stream, proxy):
+    world, work = World(proxy), Work()
+    await asyncio.gather(
+        *(
+            run(
+                world.controller,
+                KINDS[kind](world.client, [work.tool], model_client_stream=stream),
+                task="Go on. [[concur steps=3 tool=work generate=8]]",
+                agent_id=f"t{n}",
+            )
+            for n in range(4)
+        )
+    )
+    assert work.done
+    assert {body["session_id"] for body in proxy.seen} == {"t0", "t1", "t2", "t3"}
+    assert any(body.get("stream") for body in proxy.seen) == stream
+    assert not proxy.gate_crashers
+    assert len(proxy.seen) == len(world.granted)
+    assert proxy.together == 2
+    assert max(proxy.peak.values()) == (2 if kind == "graph_flow" else 1)
+    assert sorted(tokens for _, tokens in world.lengths) == proxy.lengths()
+    world.assert_empty()
 
 
-def with_agent_tool(client, tools, **options):
-    helper = AgentTool(agent("helper", client, system_message=SCRIPT.format("helper")))
-    prompt = "You are parent. [[concur steps=3 tool=helper generate=8]]"
-    return agent("parent", client, [helper], system_message=prompt, **options)
+@pytest.mark.parametrize("stream", [False, True], ids=["", "streamed"])
+async def test_each_side_of_a_hand_over_is_a_context(stream, proxy):
+    world = World(proxy)
+    transfer = "You are ann. [[concur steps=2 tool=transfer_to_bob generate=8]]"
+    options = {"model_client_stream": stream}
+    swarm = Swarm(
+        [
+            agent("ann", world.client, handoffs=["bob"], system_message=transfer, **options),
+            agent("bob", world.client, [work], system_message=SCRIPT.format("bob"), **options),
+        ],
+        termination_condition=MaxMessageTermination(6),
+    )
+    result = await run(world.controller, swarm, task="Go.", agent_id="t")
+    assert any(message.type == "HandoffMessage" for message in result.messages)
+    assert len(dict(world.lengths)) == 2
+    assert sorted(tokens for _, tokens in world.lengths) == proxy.lengths()
 
 
-def with_team_tool(client, tools, **options):
-    tool = TeamTool(round_robin(client, tools), name="helpers", description="They help.")
-    prompt = "You are parent. [[concur steps=3 tool=helpers generate=8]]"
-    return agent("parent", client, [tool], system_message=prompt, **options)
+async def test_a_truncated_context_is_no_congestion(proxy):
+    world = World(proxy)
+    context = BufferedChatCompletionContext(buffer_size=3)
+    solo = agent("solo", world.client, [work], model_context=context, system_message="You are solo.")
+    async with world.controller.agent("t"):
+        for number in range(8):
+            # Of several blocks, and longer each time: neither too little to find again, nor seen to shrink.
+            await solo.run(task=f"Say something about the number {number}, please. " * (12 + 12 * number))
+        assert sorted(tokens for _, tokens in world.lengths) == proxy.lengths()
+        revisits = world.controller.snapshot().revisits
+        assert len(dict(world.lengths)) == 1, "it stays one context"
+    # Only what was appended to could be found again; all the rest was rewritten.
+    assert revisits.rate == 1.0
 
 
-# A Magentic-One orchestrator wants JSON, which the simulated model does not write.
-KINDS = {
-    **{name: make for name, make in RUNNERS.items() if name != "magentic_one"},
-    "agent_tool": with_agent_tool,
-    "team_tool": with_team_tool,
+async def test_cached_tokens_reach_the_ledger(proxy):
+    world = World(proxy)
+    solo = agent("solo", world.client, [work], system_message=SCRIPT.format("solo " * 400))
+    await run(world.controller, solo, task="Go.", agent_id="t")
+    revisits = world.controller.snapshot().revisits
+    assert revisits.rate == 1.0
+
+
+ERRORS = {
+    "400": sdk.BadRequestError,
+    "500": sdk.InternalServerError,
+    "drop": sdk.APIConnectionError,
+    "hang": sdk.APITimeoutError,
 }
 
 
+@pytest.mark.parametrize("spoil", ERRORS)
 @pytest.mark.parametrize("stream", [False, True], ids=["", "streamed"])
-@pytest.mark.parametrize("kind", KINDS)
-async def test_every_request_is_admitted_and_says_whose_it_is(kind, stream):
-    if kind == "selector" and stream:
-        pytest.skip("the selector's answers come from the proxy, which does not stream")
-    async with proxied() as (proxy, url):
-        world = World(url)
-        await asyncio.gather(
-            *(
-                run(
-                    world.controller,
-                    KINDS[kind](world.client, [work], model_client_stream=stream),
-                    task="Go on. [[concur steps=3 tool=work generate=8]]",
-                    agent_id=f"t{n}",
-                )
-                for n in range(4)
-            )
-        )
-        assert {body["session_id"] for body in proxy.seen} == {"t0", "t1", "t2", "t3"}
-        assert len(proxy.seen) == len(world.granted)
-        assert {name.partition("/")[0] for name in world.granted} == {"t0", "t1", "t2", "t3"}
-        assert proxy.together <= 2
-        assert max(proxy.peak.values()) == (2 if kind == "graph_flow" else 1)
-        assert any(body.get("stream") for body in proxy.seen) == stream
+async def test_an_error_gives_the_place_back_and_keeps_its_type(spoil, stream, proxy):
+    world = World(proxy, places=1, timeout=0.2 if spoil == "hang" else 10.0)
+    proxy.spoil = spoil
+    for make in (RUNNERS["solo"], RUNNERS["round_robin"]):
+        with pytest.raises(ERRORS[spoil]):
+            await run(world.controller, make(world.client, [work], model_client_stream=stream), task="Go.")
         world.assert_empty()
+    async with world.controller.agent("t"):
+        solo = RUNNERS["solo"](world.client, model_client_stream=stream)
+        with pytest.raises(ERRORS[spoil]):
+            await solo.run(task="Go.")
+        snapshot = world.controller.snapshot()
+        assert (snapshot.active, snapshot.generating) == (1, 0), "it is at a boundary"
+
+
+class Heard:
+    """What a reader of a stream got before it ended or failed."""
+
+    def __init__(self, stream: AsyncIterator[Any]) -> None:
+        self.stream = stream
+        self.kinds: list[str] = []
+
+    async def out(self) -> None:
+        async for item in self.stream:
+            self.kinds.append(type(item).__name__)
+
+
+async def test_a_stream_that_breaks_off_gives_the_place_back(proxy):
+    world = World(proxy, places=1)
+    proxy.spoil = "cut"
+    solo = RUNNERS["solo"](world.client, model_client_stream=True)
+    heard = Heard(run_stream(world.controller, solo, task="Go."))
+    with pytest.raises(sdk.APIConnectionError):
+        await heard.out()
+    assert heard.kinds[-1] == "ModelClientStreamingChunkEvent"
+    world.assert_empty()
+    proxy.spoil = ""
+    await run(world.controller, RUNNERS["solo"](world.client), task="Go.")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["", "streamed"])
-async def test_the_ledger_counts_what_the_engine_counts(stream):
-    async with proxied() as (proxy, url):
-        world = World(url)
-        solo = agent(
-            "solo", world.client, [work], system_message=SCRIPT.format("solo"), model_client_stream=stream
-        )
-        await run(world.controller, solo, task="Go.", agent_id="t")
-        assert len(proxy.usage) == 3
-        last = proxy.usage[-1]
-        assert world.lengths == {"t": last["prompt_tokens"] + last["completion_tokens"]}
+async def test_a_server_that_refuses_the_field_is_told_apart(stream, proxy):
+    world = World(proxy)
+    proxy.spoil = "strict"
+    for make in (RUNNERS["solo"], RUNNERS["round_robin"]):
+        with pytest.raises(sdk.BadRequestError) as refused:
+            await run(world.controller, make(world.client, model_client_stream=stream), task="Go.")
+        assert "session_field=None" in "".join(refused.value.__notes__)
+    without = ConcurChatCompletionClient(proxy.client(), world.controller, session_field=None)
+    await run(world.controller, RUNNERS["solo"](without, model_client_stream=stream), task="Go.")
 
 
-async def test_the_ledger_counts_each_side_of_a_hand_over():
-    async with proxied() as (proxy, url):
-        world = World(url)
-        ann = agent(
-            "ann",
-            world.client,
-            handoffs=["bob"],
-            system_message="You are ann. [[concur steps=2 tool=transfer_to_bob generate=8]]",
-        )
-        bob = agent("bob", world.client, [work], system_message=SCRIPT.format("bob"))
-        from autogen_agentchat.conditions import MaxMessageTermination
-        from autogen_agentchat.teams import Swarm
-
-        swarm = Swarm([ann, bob], termination_condition=MaxMessageTermination(6))
-        await run(world.controller, swarm, task="Go.", agent_id="t")
-        assert len(world.lengths) == 2
-        engine = {u["prompt_tokens"] + u["completion_tokens"] for u in proxy.usage}
-        assert set(world.lengths.values()) <= engine
-
-
-async def test_a_truncated_context_is_no_congestion():
-    async with proxied() as (_, url):
-        world = World(url)
-        context = BufferedChatCompletionContext(buffer_size=3)
-        solo = agent("solo", world.client, [work], model_context=context, system_message="You are solo.")
-        async with world.controller.agent("t"):
-            for number in range(8):
-                await solo.run(task=f"Say something about the number {number}, at some length, please.")
-            revisits = world.controller.snapshot().revisits
-            assert len(world.lengths) == 1, "it stays one context"
-        # Only what was appended to could be found again; all the rest was rewritten.
-        assert revisits.rate in (None, 1.0)
-
-
-async def test_cached_tokens_reach_the_ledger():
-    async with proxied() as (_, url):
-        world = World(url)
-        solo = agent("solo", world.client, [work], system_message=SCRIPT.format("solo " * 400))
-        await run(world.controller, solo, task="Go.", agent_id="t")
-        revisits = world.controller.snapshot().revisits
-        assert revisits.rate == 1.0
-
-
-@pytest.mark.parametrize("spoil", ["400", "500", "drop"])
-@pytest.mark.parametrize("stream", [False, True], ids=["", "streamed"])
-async def test_an_error_gives_the_place_back_and_keeps_its_type(spoil, stream):
-    import openai as sdk
-
-    expected = {"400": sdk.BadRequestError, "500": sdk.InternalServerError, "drop": sdk.APIConnectionError}
-    async with proxied() as (proxy, url):
-        world = World(url, places=1)
-        proxy.spoil = spoil
-        for make in (RUNNERS["solo"], RUNNERS["round_robin"]):
-            with pytest.raises(expected[spoil]):
-                await run(
-                    world.controller, make(world.client, [work], model_client_stream=stream), task="Go."
-                )
-            world.assert_empty()
-        proxy.spoil = ""
-        await run(world.controller, RUNNERS["solo"](world.client, [work]), task="Go.")
-
-
-async def test_waiting_for_a_place_does_not_use_up_the_http_time_out():
-    async with proxied() as (_, url):
-        world = World(url, places=1)
-        client = ConcurChatCompletionClient(openai(url, timeout=0.4), world.controller)
-        holder = asyncio.create_task(hold(world.controller, 0.8))
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(run(world.controller, RUNNERS["solo"](client), task="Go."))
-        await asyncio.sleep(0.1)
-        assert world.controller.snapshot().waiting == 1
-        result = await waiting
-        await holder
-        assert result.messages[-1].source == "solo"
+async def test_waiting_for_a_place_does_not_use_up_the_http_time_out(proxy):
+    world = World(proxy, places=1)
+    client = ConcurChatCompletionClient(proxy.client(timeout=0.4), world.controller)
+    holder = asyncio.create_task(hold(world.controller, 0.8))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(run(world.controller, RUNNERS["solo"](client), task="Go."))
+    await asyncio.sleep(0.1)
+    assert world.controller.snapshot().waiting == 1
+    result = await waiting
+    await holder
+    assert result.messages[-1].source == "solo"
 
 
 async def hold(controller: Controller, seconds: float) -> None:
@@ -297,53 +227,71 @@ async def hold(controller: Controller, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-async def test_no_field_where_none_is_wanted():
-    async with proxied() as (proxy, url):
-        world = World(url)
-        client = ConcurChatCompletionClient(openai(url), world.controller, session_field=None)
-        await client.create([UserMessage(content="Hello.", source="user")])
-        await client.close()
-        assert "session_id" not in proxy.seen[0]
+async def test_no_field_where_none_is_wanted(proxy):
+    world = World(proxy)
+    client = ConcurChatCompletionClient(proxy.client(), world.controller, session_field=None)
+    await client.create([UserMessage(content="Hello.", source="user")])
+    assert "session_id" not in proxy.seen[0]
 
 
-async def test_what_the_user_passes_is_kept():
-    async with proxied() as (proxy, url):
-        world = World(url)
-        extra = {"extra_body": {"concur": {"generate": 3}, "top_k": 5}, "stream_options": {"x": 1}}
-        messages = [SystemMessage(content="Be brief."), UserMessage(content="Hello.", source="user")]
+async def test_what_the_user_passes_is_kept(proxy):
+    world = World(proxy)
+    extra = {"extra_body": {"concur": {"generate": 3}, "top_k": 5}, "stream_options": {"x": 1}}
+    messages = [SystemMessage(content="Be brief."), UserMessage(content="Hello.", source="user")]
+    async with world.controller.agent("t"):
+        async for _ in world.client.create_stream(messages, extra_create_args=extra):
+            pass
+    assert proxy.seen[0]["top_k"] == 5
+    assert proxy.seen[0]["stream_options"] == {"x": 1, "include_usage": True}
+    assert proxy.seen[0]["session_id"] == "t"
+
+
+class Kept(logging.Handler):
+    """What a user sees of AutoGen's event log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: list[int] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if type(record.msg).__name__ == "LLMCallEvent":
+            self.levels.append(record.levelno)
+
+
+@pytest.fixture
+def event_log():
+    log = logging.getLogger(EVENT_LOGGER_NAME)
+    level, log.level = log.level, logging.NOTSET
+    log.setLevel(logging.NOTSET)
+    yield log
+    log.setLevel(level)
+
+
+# None: a user who did not set it has what the root logger says.
+@pytest.mark.parametrize("level", [None, logging.DEBUG, logging.INFO, logging.WARNING])
+@pytest.mark.parametrize("late", [False, True], ids=["", "set late"])
+@pytest.mark.parametrize("root", [logging.WARNING, logging.INFO])
+async def test_reading_the_event_log_shows_users_what_they_asked_for(
+    event_log, caplog, level, late, root, proxy
+):
+    kept = Kept()
+    caplog.set_level(root)
+    event_log.addHandler(kept)
+    try:
+        if not late and level is not None:
+            event_log.setLevel(level)
+        world = World(proxy)
+        messages: list[LLMMessage] = [UserMessage(content="Hello. " * 100, source="user")]
         async with world.controller.agent("t"):
-            async for _ in world.client.create_stream(messages, extra_create_args=extra):
-                pass
-        assert proxy.seen[0]["top_k"] == 5
-        assert proxy.seen[0]["stream_options"] == {"x": 1, "include_usage": True}
-        assert proxy.seen[0]["session_id"] == "t"
-
-
-class TestLogging:
-    """Reading AutoGen's event log shows nobody more, and nobody less."""
-
-    async def calls(self) -> None:
-        async with proxied() as (_, url):
-            world = World(url)
-            solo = agent("solo", world.client, [work], system_message=SCRIPT.format("solo"))
-            await run(world.controller, solo, task="Go.")
-
-    async def test_nothing_more_is_shown(self, caplog):
-        with caplog.at_level(logging.WARNING):
-            await self.calls()
-        assert [r for r in caplog.records if r.name == EVENT_LOGGER_NAME] == []
-
-    async def test_who_asks_for_events_gets_them(self):
-        seen: list[logging.LogRecord] = []
-
-        class Keep(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                seen.append(record)
-
-        handler, log = Keep(), logging.getLogger(EVENT_LOGGER_NAME)
-        log.addHandler(handler)
-        try:
-            await self.calls()
-        finally:
-            log.removeHandler(handler)
-        assert sum(type(r.msg).__name__ == "LLMCallEvent" for r in seen) == 3
+            answer = await world.client.create(messages)
+            kept.levels.clear()
+            if late and level is not None:
+                event_log.setLevel(level)
+            messages += [AssistantMessage(content=str(answer.content), source="solo"), messages[0]]
+            await world.client.create(messages)
+        revisits = world.controller.snapshot().revisits
+    finally:
+        event_log.removeHandler(kept)
+    shown = (root if level is None else level) <= logging.INFO
+    assert kept.levels == [logging.INFO] * shown
+    assert revisits.rate == 1.0, "the ledger has it, whatever they asked for"
