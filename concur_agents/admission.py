@@ -40,9 +40,11 @@ from concur_agents.events import (
 )
 from concur_agents.ledger import Ledger
 from concur_agents.lifecycle import Agent, AgentStatus, Context, Outcome, PauseReason, Usage
+from concur_agents.pacing import Pacer
 from concur_agents.roster import Roster
 from concur_agents.selection import Selection
 from concur_agents.signals import Window
+from concur_agents.timing import Timing
 
 
 class Admission:
@@ -68,6 +70,10 @@ class Admission:
         self.ledger = ledger or Ledger()
         self.max_wait_seconds = max_wait_seconds
         self.census = Census()
+        self.timing = Timing()
+        self._pacer = Pacer()
+        self._called_at = 0.0
+        """When a call last started or ended."""
         self._roster = Roster(selection or Selection())
         self._calls: dict[Ticket, tuple[Agent, Context]] = {}
         self._tickets = itertools.count(1)
@@ -143,8 +149,12 @@ class Admission:
         self._roster.take_out(agent)
         context.in_flight.discard(ticket)
         agent.calls_in_flight -= 1
+        self._called_at = now
+        self.timing.ended(ticket, now, usage, self.generating + 1)
         if usage is not None:
             self.ledger.record(agent, context, usage)
+            if context.parent is None:
+                self._pacer.stepped(self.window.pace, self._roster.active.agents + 1)
             events.append(StepEnded(now, context.context_id, context.tokens))
         self._roster.put_in(agent, now)
         self._settle(agent, now, events)
@@ -250,10 +260,9 @@ class Admission:
         if window == self.window:
             return events
         events.append(WindowChanged(now, self.window, window))
-        requeue = window.is_request_limit != self.window.is_request_limit
-        self.window = window
-        if requeue:
-            self._roster.reorder_waiting(one_queue=window.is_request_limit)
+        before, self.window = self.window, window
+        if window.is_request_limit != before.is_request_limit or window.resume != before.resume:
+            self._roster.reorder_waiting(window)
         self._unmark(now, events)
         self._shrink(now, events)
         self._pump(now, events)
@@ -317,10 +326,12 @@ class Admission:
         """
         return not agent.draining or any(node.in_flight for node in context.lineage())
 
-    def _fits(self, agent: Agent) -> bool:
+    def _fits(self, agent: Agent, now: float) -> bool:
         """Whether `agent` may take a place now."""
         if not self._roster.active.agents:
             return True
+        if not (agent.started or self._pacer.allows(self.window.pace) or self._idle(now)):
+            return False
         if self.window.agents is not None and self._roster.active.agents >= self.window.agents:
             return False
         if self.window.tokens is None:
@@ -330,6 +341,11 @@ class Admission:
             steps = ahead.resume if agent.started else ahead.start
             need += self.ledger.ahead(self._roster.active, steps, plus=agent)
         return need <= self.window.tokens
+
+    def _idle(self, now: float) -> bool:
+        """Whether the engine has had nothing to do for as long as the window puts up with."""
+        grace = self.window.idle_grace_seconds
+        return grace is not None and not self.generating and now - self._called_at >= grace
 
     def _overfull(self) -> bool:
         """Whether those who stay are still too much, leaving one at least."""
@@ -388,9 +404,9 @@ class Admission:
     def _pump(self, now: float, events: list[Event]) -> None:
         """Admit waiters, oldest overdue first, as long as they fit or a place can be reclaimed."""
         while (agent := self._roster.next_waiter(now, self.max_wait_seconds)) is not None:
-            if not self._fits(agent) and not self._reclaim(now, events):
+            if not self._fits(agent, now) and not self._reclaim(now, events):
                 return
-            if agent in self._roster.waiting and self._fits(agent):
+            if agent in self._roster.waiting and self._fits(agent, now):
                 self._admit(agent, now, events)
 
     def _reclaim(self, now: float, events: list[Event]) -> bool:
@@ -411,6 +427,7 @@ class Admission:
         if first:
             agent.admitted_order = next(self._admissions)
             self.census.admitted += 1
+            self._pacer.started()
         events.append(Admitted(now, agent.agent_id, now - agent.waiting_since, first))
         self._start_waiting(agent, now, events)
         self._roster.put_in(agent, now)
@@ -430,6 +447,8 @@ class Admission:
     ) -> None:
         context.in_flight.add(ticket)
         agent.calls_in_flight += 1
+        self._called_at = now
+        self.timing.started(ticket, context, now, now - since, self.generating + 1)
         events.append(Granted(now, context.context_id, ticket, now - since))
 
     def _pause(self, agent: Agent, now: float, reason: PauseReason, events: list[Event]) -> None:
@@ -442,13 +461,14 @@ class Admission:
         self._enqueue(agent, now)
 
     def _enqueue(self, agent: Agent, now: float) -> None:
-        self._roster.enqueue(agent, now, one_queue=self.window.is_request_limit)
+        self._roster.enqueue(agent, now, self.window)
 
     def _close(self, agent: Agent, context: Context, now: float, events: list[Event]) -> None:
         """End everything that `context` has open and forget it."""
         events += [Refused(now, context.context_id, ticket) for ticket in context.waiting]
         for ticket in (*context.waiting, *context.in_flight):
             del self._calls[ticket]
+            self.timing.forget(ticket)
         agent.calls_waiting -= len(context.waiting)
         agent.calls_in_flight -= len(context.in_flight)
         self.ledger.close(agent, context)

@@ -23,7 +23,7 @@ from concur_agents.errors import InvalidValueError, UnknownAgentError, check_ran
 from concur_agents.events import Subscriber, Ticket, ToolEnded, ToolStarted
 from concur_agents.gate import Gate, LoopWaiter
 from concur_agents.lifecycle import Outcome, Usage
-from concur_agents.policies import AIMD, Policy
+from concur_agents.policies import Headroom, Policy
 from concur_agents.regulator import Regulator, Snapshot
 from concur_agents.scopes import AgentScope
 from concur_agents.selection import Selection
@@ -44,7 +44,7 @@ class Controller:
 
     Args:
         telemetry: The engine's metrics; None to work from the responses' usage alone.
-        policy: The control law; default `AIMD()`.
+        policy: The control law; default `Headroom()`.
         interval_seconds: > 0; time between two looks at the engine.
         capacity_tokens: KV cache of the engine in tokens, >= 1, when telemetry cannot say.
         block_size: KV block in tokens, >= 1, when telemetry cannot say.
@@ -84,9 +84,9 @@ class Controller:
                 ' concur_agents.telemetry.VLLM("http://localhost:8000"), or None'
             )
             raise InvalidValueError(msg)
-        self.policy = policy if policy is not None else AIMD()
+        self.policy = policy if policy is not None else Headroom()
         if not isinstance(self.policy, Policy):
-            msg = f"policy={policy!r} is no policy: expected an object such as AIMD() or Static(8)"
+            msg = f"policy={policy!r} is no policy: expected an object such as Headroom() or Static(8)"
             raise InvalidValueError(msg)
         self._telemetry = telemetry
         self._interval = interval_seconds

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from concur_agents.errors import check_whole
+from concur_agents.estimators import Mean
 from concur_agents.lifecycle import Agent, Context, Usage
 
 _SIGNAL_FRACTION = 0.02
@@ -24,9 +25,6 @@ one context, and one context counts there) ..."""
 _SIGNAL_CALLS = 4
 """... or once so many calls have revisited theirs: on a large cache 2 % would be silent for too long, and
 fewer calls would let one unlucky one speak for everyone."""
-
-_MEAN_OVER = 256
-"""Calls that the mean growth of a context is taken over: some steps of a large batch."""
 
 _FIRST_PROMPTS = 32
 """New agents remembered for the shared prefix: more than usual groups with one prompt have members."""
@@ -50,24 +48,6 @@ class Load:
         self.shared_contexts += sign * agent.shared_contexts
         self.agents += sign
         self.unknown += sign * (not agent.blocks)
-
-
-class Mean:
-    """A mean that forgets: plain at first, then of about the last `_MEAN_OVER` values."""
-
-    __slots__ = ("_count", "value")
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._count = 0
-
-    def __bool__(self) -> bool:
-        return self._count > 0
-
-    def add(self, value: float) -> None:
-        """Take in one more value."""
-        self._count = min(_MEAN_OVER, self._count + 1)
-        self.value += (value - self.value) / self._count
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +88,7 @@ class Ledger:
         self.shared_prefix_tokens = 0
         self._first_growth = Mean()
         self._growth = Mean()
-        self._steps = Mean()
+        self._residency = Mean()
         self._first_prompts: deque[int] = deque(maxlen=_FIRST_PROMPTS)
         self.total = Revisits()
         """All revisits so far, for reports."""
@@ -144,9 +124,18 @@ class Ledger:
         return self._first_growth.value if self._first_growth else None
 
     @property
-    def steps_per_agent(self) -> float | None:
-        """Mean steps of the trajectories that have ended; None before the first."""
-        return self._steps.value if self._steps else None
+    def residency_tokens(self) -> float | None:
+        """What a trajectory takes of the cache, summed up over its own steps, in tokens x rounds.
+
+        Its sub-agents' contexts count, the prefix that all share does not. The mean of those that have
+        ended; None before the first.
+        """
+        return self._residency.value if self._residency else None
+
+    @property
+    def ended(self) -> int:
+        """Trajectories that this mean stands for."""
+        return self._residency.count
 
     def ahead(
         self, load: Load, steps: float, *, less: Load | None = None, plus: Agent | None = None
@@ -178,8 +167,8 @@ class Ledger:
         del agent.contexts[context.context_id]
         agent.blocks -= self.blocks(context.tokens)
         agent.shared_contexts -= context.shared
-        if context.parent is None and agent.steps:
-            self._steps.add(agent.steps)
+        if context.parent is None and agent.calls:
+            self._residency.add(agent.held_tokens / agent.calls * agent.steps)
 
     def record(self, agent: Agent, context: Context, usage: Usage) -> None:
         """Take in one finished call of `context`."""
@@ -189,7 +178,11 @@ class Ledger:
         agent.blocks += self.blocks(usage.context_tokens) - self.blocks(context.tokens)
         context.tokens = usage.context_tokens
         context.calls += 1
-        agent.steps += 1
+        agent.calls += 1
+        agent.steps += context.parent is None
+        agent.held_tokens += max(
+            0, agent.blocks * self.block_size - agent.shared_contexts * self.shared_prefix_tokens
+        )
         context.warm = True
 
     def cooled(self, agent: Agent) -> None:

@@ -98,6 +98,8 @@ class Context:
     calls: int = 0
     shared: bool = False
     warm: bool = False
+    called_at: float | None = None
+    """When its last call started."""
     in_flight: set[int] = field(default_factory=set)
     waiting: dict[int, float] = field(default_factory=dict)
     """Tickets not granted yet, each with the time it was asked for."""
@@ -124,8 +126,12 @@ class Agent:
     blocks: int = 0
     """KV blocks of all its contexts together, each rounded up."""
     shared_contexts: int = 0
-    steps: int = 0
+    calls: int = 0
     """Calls recorded so far, in all its contexts."""
+    steps: int = 0
+    """Of these, the trajectory's own."""
+    held_tokens: int = 0
+    """What its contexts took of the cache together, summed up over these calls."""
     calls_in_flight: int = 0
     calls_waiting: int = 0
     admitted_order: int = -1

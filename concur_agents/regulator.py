@@ -168,6 +168,7 @@ class Regulator:
     def _sense(self, reading: Reading | None, now: float) -> Signals:
         """Everything the policy may look at."""
         admission, capacity = self.admission, self.ledger.capacity_tokens
+        admission.timing.look(admission.generating, admission.active)
         current = reading is not None and reading.quality in (Quality.OK, Quality.UNRELIABLE)
         # A gauge from before an outage says nothing about now; demand over capacity still does.
         demand, gauge = admission.demand_tokens, reading.usage if reading and current else None
@@ -185,7 +186,10 @@ class Regulator:
             demand_tokens=demand,
             capacity_tokens=capacity,
             growth_tokens=self.ledger.growth_tokens,
-            steps_per_agent=self.ledger.steps_per_agent,
+            residency_tokens=self.ledger.residency_tokens,
+            ended=self.ledger.ended,
+            load=admission.timing.load,
+            recompute_tokens=admission.timing.recompute_tokens,
             active=admission.active,
             waiting=admission.waiting,
             paused=admission.paused,

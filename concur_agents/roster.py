@@ -14,6 +14,7 @@ from concur_agents.ledger import Load
 from concur_agents.lifecycle import Agent, AgentStatus
 from concur_agents.ranking import Ranking
 from concur_agents.selection import Selection
+from concur_agents.signals import Window
 
 
 class Roster:
@@ -87,14 +88,14 @@ class Roster:
         agent = next(iter(self._idle_since), None)
         return None if agent is None else (agent, now - self._idle_since[agent])
 
-    def enqueue(self, agent: Agent, now: float, *, one_queue: bool) -> None:
+    def enqueue(self, agent: Agent, now: float, window: Window) -> None:
         """Let an inactive agent compete for a place, if it asks for one and is not paused by hand."""
         if agent.manual or not agent.calls_waiting or agent in self.waiting:
             return
         agent.waiting_since = now
-        group = self._returning if agent.started and not one_queue else self._arriving
+        group = self._returning if agent.started and not window.is_request_limit else self._arriving
         group[agent] = now
-        self.waiting.add(agent, self.selection.resume_key(agent, one_queue=one_queue))
+        self._rank(agent, window)
 
     def dequeue(self, agent: Agent) -> None:
         """Take an agent out of the competition."""
@@ -102,10 +103,14 @@ class Roster:
         self._returning.pop(agent, None)
         self._arriving.pop(agent, None)
 
-    def reorder_waiting(self, *, one_queue: bool) -> None:
-        """Rank all waiters anew. O(n log n), when the kind of window changes."""
+    def reorder_waiting(self, window: Window) -> None:
+        """Rank all waiters anew. O(n log n), when the kind of window or its order changes."""
         for agent in list(self.waiting):
-            self.waiting.add(agent, self.selection.resume_key(agent, one_queue=one_queue))
+            self._rank(agent, window)
+
+    def _rank(self, agent: Agent, window: Window) -> None:
+        key = self.selection.resume_key(agent, one_queue=window.is_request_limit, order=window.resume)
+        self.waiting.add(agent, key)
 
     def next_waiter(self, now: float, max_wait_seconds: float) -> Agent | None:
         """Who comes next: the first by the order in force, unless an older one of its group is overdue.

@@ -11,9 +11,9 @@ from typing import Literal, get_args
 from concur_agents.errors import InvalidValueError
 from concur_agents.lifecycle import Agent
 from concur_agents.ranking import Key
+from concur_agents.signals import ResumeOrder
 
 PauseOrder = Literal["newest", "oldest", "largest", "smallest"]
-ResumeOrder = Literal["oldest", "fifo", "largest", "smallest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Selection:
         }
         return (agent.priority, by[self.pause], -agent.admitted_order)
 
-    def resume_key(self, agent: Agent, *, one_queue: bool) -> Key:
-        """Key of a waiting agent: the smallest is admitted first.
+    def resume_key(self, agent: Agent, *, one_queue: bool, order: ResumeOrder | None = None) -> Key:
+        """Key of a waiting agent: the smallest is admitted first. `order` overrides `resume`.
 
         `one_queue` serves started and new agents alike in the order they asked, which is what a request
         limit does.
@@ -63,4 +63,4 @@ class Selection:
             "largest": -agent.blocks,
             "smallest": agent.blocks,
         }
-        return (0, -agent.priority, by[self.resume])
+        return (0, -agent.priority, by[order or self.resume])

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, get_args
 
-from concur_agents.errors import check_range, check_whole
+from concur_agents.errors import InvalidValueError, check_range, check_whole
+
+ResumeOrder = Literal["oldest", "fifo", "largest", "smallest"]
+"""Who of the paused comes back first: see `selection.Selection`."""
 
 
 class Quality(Enum):
@@ -103,6 +107,23 @@ class StepsAhead:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast new agents may start, as packets leave a paced TCP sender (RFC 9002, section 7.7).
+
+    `per_round` >= 0 agents start in a round, which is a step of each active agent; what was not used is kept
+    up to `burst` >= 1 starts. While no call has been in flight for the window's `idle_grace_seconds`, the
+    pace holds nobody back.
+    """
+
+    per_round: float
+    burst: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_range("pace.per_round", self.per_round, 0)
+        check_range("pace.burst", self.burst, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """W(t): how much may be active at once. None means no limit of that kind.
 
@@ -110,7 +131,8 @@ class Window:
     `ahead` (one agent may always run). `grace_seconds` >= 0 is how long an agent may sit at a boundary
     before its place may be reclaimed for somebody who waits; None: never. With 0 a place lasts one call,
     which makes `agents` a request limit. `idle_grace_seconds` >= 0 is the grace while no call at all is in
-    flight, when the engine stands idle.
+    flight, when the engine stands idle. `pace` limits how fast new agents start within all that, and `resume`
+    says who of the paused comes back first, where the controller's selection shall not.
     """
 
     agents: int | None = None
@@ -118,6 +140,8 @@ class Window:
     grace_seconds: float | None = None
     ahead: StepsAhead | None = None
     idle_grace_seconds: float | None = None
+    pace: Pace | None = None
+    resume: ResumeOrder | None = None
 
     def __post_init__(self) -> None:
         for field, value in (("window.agents", self.agents), ("window.tokens", self.tokens)):
@@ -129,6 +153,10 @@ class Window:
         ):
             if seconds is not None:
                 check_range(field, seconds, 0)
+        if self.resume is not None and self.resume not in get_args(ResumeOrder):
+            known = ", ".join(get_args(ResumeOrder))
+            msg = f"window.resume={self.resume!r} is unknown: expected one of {known}, or None"
+            raise InvalidValueError(msg)
 
     @property
     def is_request_limit(self) -> bool:
@@ -158,8 +186,17 @@ class Signals:
     capacity_tokens: int | None = None
     growth_tokens: float | None = None
     """Mean tokens that a step adds to a context; None before anything is known."""
-    steps_per_agent: float | None = None
-    """Mean steps of the trajectories that have ended; None before the first."""
+    residency_tokens: float | None = None
+    """Context of a trajectory summed up over its steps, in tokens x rounds, mean of those that have ended:
+    how much of the cache it takes and for how long. None before the first."""
+    ended: int = 0
+    """Trajectories that this mean was taken over."""
+    load: float = 1.0
+    """By which part of a percent a round gets longer with one percent more active agents, in [0, 1]: near 0
+    the engine (or the tools') time is free for more agents, near 1 they only wait for each other."""
+    recompute_tokens: float | None = None
+    """Prompt tokens that the engine can compute in the time of one round, a cautious estimate: the bandwidth
+    x delay product. With a smaller cache than that, nothing is gained by protecting it. None: not known."""
     active: int = 0
     waiting: int = 0
     paused: int = 0

@@ -17,7 +17,7 @@ LOCKSTEP_A = Workload(
     generate=always(16),
     tool_seconds=Uniform(0.5, 1.5),
     profile="cpu-tiny",
-    arms=("none", "requests:6", "static:6", "aimd", "aimd-seed", "aimd-paper"),
+    arms=("none", "requests:6", "static:6", "headroom", "aimd", "aimd-seed", "aimd-paper"),
     source=_LOCKSTEP_SOURCE,
 )
 
@@ -30,7 +30,7 @@ LOCKSTEP_B = Workload(
     generate=always(16),
     tool_seconds=Uniform(0.25, 0.75),
     profile="cpu-tiny",
-    arms=("none", "requests:6", "static:4", "aimd", "aimd-seed", "aimd-paper"),
+    arms=("none", "requests:6", "static:4", "headroom", "aimd", "aimd-seed", "aimd-paper"),
     source=_LOCKSTEP_SOURCE,
 )
 
@@ -44,7 +44,7 @@ DEMO = Workload(
     tool_seconds=Uniform(0.25, 0.75),
     shared_tokens=128,
     profile="cpu-tiny",
-    arms=("none", "requests:6", "aimd"),
+    arms=("none", "requests:6", "headroom"),
     source="between lockstep-a and lockstep-b, with the system prompt and tools that agents share",
 )
 
@@ -96,7 +96,7 @@ SCALE_10K = Workload(
     generate=always(128),
     tool_seconds=Uniform(1.0, 5.0),
     profile="h100-qwen3-32b-tp8",
-    arms=("none", "aimd"),
+    arms=("none", "headroom"),
     source="a load test of the control plane; sizes of the tutorial's sample agent",
 )
 

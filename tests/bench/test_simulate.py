@@ -163,7 +163,7 @@ class TestArguments:
             run_simulated(huge, CPU_TINY, ("none",))
 
     def test_default_policy(self):
-        assert default_policy() == "aimd"
+        assert default_policy() == "headroom"
 
 
 class TestSubAgents:

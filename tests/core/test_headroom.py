@@ -78,11 +78,27 @@ def test_what_was_trimmed_or_rewritten_is_no_growth():
     assert bench.admission.ledger.growth_tokens == 10
 
 
-def test_steps_per_agent_are_those_of_the_ended():
+def test_residency_is_what_a_trajectory_held_summed_up_over_its_steps():
     bench = grown("ab", 100, 10)
-    assert bench.admission.ledger.steps_per_agent is None
+    assert bench.admission.ledger.residency_tokens is None
     bench.admission.finish("a", 0.0)
-    assert bench.admission.ledger.steps_per_agent == 2
+    assert (bench.admission.ledger.residency_tokens, bench.admission.ledger.ended) == (210, 1)
+
+
+def test_residency_counts_sub_agents_while_they_live_and_not_the_shared_prefix():
+    bench = Bench(Window())
+    bench.admission.ledger.shared_prefix_tokens = 50
+    bench.ask("a")
+    bench.answer("a", 100)  # 50 of its own
+    bench.admission.open("sub", 0.0, parent="a")
+    bench.ask("sub")
+    bench.answer("sub", 90)  # 40 more
+    bench.admission.finish("sub", 0.0)
+    bench.ask("a")
+    bench.answer("a", 150)  # 100 of its own
+    bench.admission.finish("a", 0.0)
+    # 50, 90 and 100 at its three calls, 80 on average, for two steps of its own.
+    assert bench.admission.ledger.residency_tokens == 160
 
 
 @pytest.mark.parametrize(("tokens", "starts"), [(110 + 100 + 2 * 3 * 10 - 1, False), (270, True)])

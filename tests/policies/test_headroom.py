@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from concur_agents import Controller
 from concur_agents.errors import InvalidValueError
 from concur_agents.policies import Headroom, parse
-from concur_agents.signals import Signals, StepsAhead, Window
+from concur_agents.signals import Pace, Signals, StepsAhead, Window
 
 BLIND = Window()
 
@@ -23,16 +24,35 @@ def test_starts_with_a_few_agents_until_growth_is_known():
     assert law.update(seen(growth_tokens=None)) == first
 
 
-def test_then_counts_tokens_with_room_for_steps():
-    law = Headroom(fill=0.9, start=6, resume=4)
+def test_then_counts_tokens_with_room_for_steps_and_paces_new_agents():
+    law = Headroom(fill=0.9, start=6, resume=4, pace_fill=0.5, steps_expected=4)
     window = law.update(seen())
-    assert window == Window(tokens=900, ahead=StepsAhead(6, 4, 1), idle_grace_seconds=1.0)
+    # Little's law: 0.5 x 900 tokens over 10 x 4 x 4 / 2 tokens x rounds of a trajectory of 4 steps.
+    assert window == Window(
+        tokens=900, ahead=StepsAhead(6, 4, 1), idle_grace_seconds=1.0, pace=Pace(450 / 80)
+    )
 
 
-@pytest.mark.parametrize(("steps", "start"), [(None, 6), (3, 3), (18, 6), (30, 10), (300, 12)])
-def test_looks_a_third_of_a_trajectory_ahead(steps, start):
-    law = Headroom()
-    assert law.update(seen(steps_per_agent=steps)).ahead.start == pytest.approx(start)
+def test_the_pace_follows_what_trajectories_turned_out_to_take():
+    law = Headroom(fill=1.0, pace_fill=1.0, steps_expected=4)
+    assert law.update(seen(residency_tokens=200.0, ended=1)).pace == Pace(1000 / 140)  # 80 expected, 200 seen
+    assert law.update(seen(residency_tokens=200.0, ended=255)).pace.per_round == pytest.approx(5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("load", "paced", "order"), [(0.35, True, None), (0.34, False, None), (0.24, False, "smallest")]
+)
+def test_an_engine_with_room_is_not_paced(load, paced, order):
+    window = Headroom().update(seen(load=load))
+    assert (window.pace is not None, window.resume) == (paced, order)
+
+
+def test_a_cache_that_is_recomputed_within_a_round_is_not_protected():
+    law = Headroom(fill=0.9)
+    window = law.update(seen(recompute_tokens=2500.0, hit_rate=0.0))
+    assert (window.tokens, window.pace) == (2500, None)
+    assert law.update(seen(recompute_tokens=899.0)).tokens == 900, "misses were no congestion"
+    assert law.update(seen(recompute_tokens=950.0, hit_rate=0.0)).tokens == 950
 
 
 def test_a_low_hit_rate_cuts_the_share_once_per_drain():
@@ -70,11 +90,12 @@ def test_initial_forgets():
 @pytest.mark.parametrize(
     ("field", "options"),
     [
-        ("start_range[0]", {"start_range": (0.0, 3.0)}),
-        ("start_range[1]", {"start_range": (5.0, 3.0)}),
-        ("start", {"start": 20.0}),
-        ("start_part", {"start_part": 0.0}),
-        ("resume", {"resume": 0.5}),
+        ("start", {"start": -1.0}),
+        ("resume", {"resume": -0.5}),
+        ("pace_fill", {"pace_fill": 0.0}),
+        ("steps_expected", {"steps_expected": 0.5}),
+        ("load_paced", {"load_paced": 1.5}),
+        ("load_in_order", {"load_in_order": -0.1}),
         ("fill", {"fill": 1.5}),
         ("tau_hit", {"tau_hit": -0.1}),
         ("alpha", {"alpha": 2.0}),
@@ -92,3 +113,7 @@ def test_bad_arguments_name_the_field(field, options):
 
 def test_has_a_name_for_tables():
     assert parse("headroom").name == "headroom"
+
+
+def test_is_the_default():
+    assert isinstance(Controller().policy, Headroom)
