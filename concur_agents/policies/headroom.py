@@ -54,7 +54,7 @@ class Headroom:
 
     Args:
         start: s, in steps, >= 0.
-        resume: r, in steps, >= 0. More than s: those who come back have the longer contexts to lose.
+        resume: r, in steps, >= 0. More than s: those who come back have longer contexts to lose.
         fill: Part of the capacity that is planned with, in (0, 1]: some blocks are half full.
         pace_fill: Part of C' that the pace fills, in (0, 1]: starts and ends do not alternate evenly.
         steps_expected: Steps of a trajectory before any has ended, >= 1; then it counts as one of them.
@@ -77,11 +77,11 @@ class Headroom:
     def __init__(
         self,
         *,
-        start: float = 2.0,
+        start: float = 3.0,
         resume: float = 4.0,
         fill: float = 0.95,
         pace_fill: float = 0.8,
-        steps_expected: float = 14.0,
+        steps_expected: float = 16.0,
         load_paced: float = 0.35,
         load_in_order: float = 0.25,
         tau_hit: float = 0.70,
