@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from concur_agents.bench.distributions import LogNormal, OneOf, Uniform, always
+from concur_agents.bench.sampled import sampled
 from concur_agents.bench.workloads import Workload
 from concur_agents.errors import InvalidValueError
+from concur_agents.simulator.costs import Profile
+from concur_agents.simulator.profiles import profile_named
 
 _LOCKSTEP_SOURCE = "measured on a real vLLM 0.32 (CPU build), 32,768 KV tokens; see bench/fidelity.py"
 
@@ -221,13 +224,22 @@ def workloads() -> dict[str, Workload]:
 
 
 def workload_named(name: str) -> Workload:
-    """The workload called `name`.
+    """The workload called `name`; "sampled:N" is one drawn at random, a number N its own.
 
     Raises:
         InvalidValueError: There is none; the message lists those there are.
     """
     known = workloads()
+    kind, _, number = name.partition(":")
+    if kind == "sampled" and number.isdecimal():
+        return sampled(int(number))
     if name not in known:
-        msg = f"workload={name!r} is unknown: choose one of {', '.join(known)}"
+        msg = f"workload={name!r} is unknown: choose one of {', '.join(known)}, or sampled:N"
         raise InvalidValueError(msg)
     return known[name]
+
+
+def profile_for(workload: Workload) -> Profile:
+    """The simulated engine that `workload` was made for."""
+    profile = profile_named(workload.profile)
+    return profile if workload.kv_tokens is None else profile.with_kv_tokens(workload.kv_tokens)

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from concur_agents.bench.library import workload_named, workloads
+from concur_agents.bench.library import profile_for, workload_named, workloads
 from concur_agents.bench.machine import machine
 from concur_agents.bench.progress import LiveProgress
 from concur_agents.bench.results import BenchResult
@@ -65,7 +65,7 @@ class Options:
 
     def chosen_profile(self) -> Profile:
         """The profile, its cache resized if wanted."""
-        profile = profile_named(self.profile or self.chosen_workload().profile)
+        profile = profile_named(self.profile) if self.profile else profile_for(self.chosen_workload())
         return profile.with_kv_tokens(self.kv_tokens) if self.kv_tokens is not None else profile
 
     def chosen_arms(self) -> tuple[str, ...]:
@@ -190,10 +190,16 @@ def fidelity(json_file: Path | None) -> int:
 
 def study(json_file: Path | None) -> int:
     """`concur bench --study`."""
-    from concur_agents.bench.study import Row, run_study, study_table, workloads_studied
+    from concur_agents.bench.study import (
+        Row,
+        run_full_study,
+        study_table,
+        workloads_sampled,
+        workloads_studied,
+    )
 
     _check_files(json_file)
-    total = len(workloads_studied())
+    total = len(workloads_studied()) + len(workloads_sampled())
     done: list[str] = []
     with _aside.status(f"0 of {total} workloads") as status:
 
@@ -202,7 +208,7 @@ def study(json_file: Path | None) -> int:
             status.update(f"{len(done)} of {total} workloads; {row.workload} is done")
 
         try:
-            found = run_study(on_row=show)
+            found = run_full_study(on_row=show)
         except KeyboardInterrupt:
             return INTERRUPTED
     _out.print(study_table(found))

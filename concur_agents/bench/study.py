@@ -2,6 +2,8 @@
 
 A static cap of agents, tuned by hand for each workload, is what a law that needs no tuning has to match. The
 best one is that with the smallest mean makespan over all seeds; a policy's ratio is its own mean over that.
+
+The named workloads are those that the laws were made with. So there are others, drawn at random, too.
 """
 
 from __future__ import annotations
@@ -10,22 +12,24 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich import box
 from rich.table import Table
 
-from concur_agents.bench.library import workload_named, workloads
+from concur_agents.bench.library import profile_for, workload_named, workloads
+from concur_agents.bench.results import BASELINE
 from concur_agents.bench.session import run_simulated
 from concur_agents.bench.workloads import Workload
 from concur_agents.errors import InvalidValueError
-from concur_agents.simulator.profiles import profile_named
 
 POLICIES = ("none", "headroom", "aimd", "aimd-seed", "aimd-paper")
 _LOAD_TESTS = ("scale-10k",)
 """Workloads that measure this package and not a policy."""
 _FEW = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 40)
 _MANY_PARTS = 16
+SAMPLED, SAMPLED_SEEDS = 32, 3
+"""How many workloads drawn at random, and seeds of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class StudyResult:
 
     seeds: int
     rows: tuple[Row, ...]
+    sampled: StudyResult | None = None
+    """The same of workloads drawn at random."""
 
     def mean_ratio(self, policy: str) -> float:
         """Geometric mean over the workloads."""
@@ -70,14 +76,28 @@ class StudyResult:
         """Over the workloads."""
         return max(row.ratio(policy) for row in self.rows)
 
+    def worst_over_none(self, policy: str) -> float:
+        """Largest makespan over no control at all: what control costs where there is nothing to gain."""
+        return max(row.policies[policy].seconds / row.policies[BASELINE].seconds for row in self.rows)
+
+    def worst_wait(self, policy: str) -> float | None:
+        """Largest p99 wait over the best cap's, of the workloads on which that one makes anybody wait."""
+        return max((row.wait_ratio(policy) for row in self.rows if row.best.wait_p99), default=None)
+
     def as_json(self) -> dict[str, object]:
         """Everything, for `--json`."""
         policies = tuple(self.rows[0].policies) if self.rows else ()
         return {
             "engine": "sim",
+            "sampled": self.sampled.as_json() if self.sampled else None,
             "seeds": self.seeds,
             "policies": {
-                name: {"mean_ratio": self.mean_ratio(name), "worst_ratio": self.worst_ratio(name)}
+                name: {
+                    "mean_ratio": self.mean_ratio(name),
+                    "worst_ratio": self.worst_ratio(name),
+                    "worst_over_none": self.worst_over_none(name),
+                    "worst_wait_ratio": self.worst_wait(name),
+                }
                 for name in policies
             },
             "workloads": [asdict(row) for row in self.rows],
@@ -87,6 +107,11 @@ class StudyResult:
 def workloads_studied() -> tuple[str, ...]:
     """All but load tests."""
     return tuple(name for name in workloads() if name not in _LOAD_TESTS)
+
+
+def workloads_sampled() -> tuple[str, ...]:
+    """Those drawn at random."""
+    return tuple(f"sampled:{number}" for number in range(SAMPLED))
 
 
 def caps_of(workload: Workload) -> tuple[int, ...]:
@@ -128,6 +153,12 @@ def run_study(
     return StudyResult(seeds, tuple(rows[name] for name in chosen))
 
 
+def run_full_study(on_row: Callable[[Row], None] | None = None) -> StudyResult:
+    """The named workloads, and those drawn at random."""
+    sampled = run_study(names=workloads_sampled(), seeds=SAMPLED_SEEDS, on_row=on_row)
+    return replace(run_study(on_row=on_row), sampled=sampled)
+
+
 def _rows(
     names: Sequence[str], policies: tuple[str, ...], seeds: int, processes: int | None
 ) -> Iterator[Row]:
@@ -152,8 +183,7 @@ def _row(name: str, policies: tuple[str, ...], seeds: int) -> Row:
 
 def _mean(workload: Workload, arm: str, seeds: int) -> Mean:
     runs = [
-        run_simulated(workload, profile_named(workload.profile), (arm,), seed=seed).arms[0]
-        for seed in range(seeds)
+        run_simulated(workload, profile_for(workload), (arm,), seed=seed).arms[0] for seed in range(seeds)
     ]
     return Mean(
         statistics.fmean(run.seconds for run in runs),
@@ -179,6 +209,17 @@ def study_table(result: StudyResult) -> Table:
         cap = f"{row.best_cap} ({row.best.seconds:,.0f} s)"
         table.add_row(row.workload, cap, *(f"{row.ratio(name):.2f}" for name in policies))
     table.add_section()
+    _add_sums(table, result, policies)
+    if result.sampled:
+        table.add_section()
+        table.add_row(f"{len(result.sampled.rows)} workloads drawn at random")
+        _add_sums(table, result.sampled, policies)
+    return table
+
+
+def _add_sums(table: Table, result: StudyResult, policies: Sequence[str]) -> None:
     table.add_row("geometric mean", "", *(f"{result.mean_ratio(name):.3f}" for name in policies))
     table.add_row("worst", "", *(f"{result.worst_ratio(name):.2f}" for name in policies))
-    return table
+    table.add_row("worst, over none", "", *(f"{result.worst_over_none(name):.2f}" for name in policies))
+    waits = [result.worst_wait(name) for name in policies]
+    table.add_row("worst p99 wait", "", *("" if wait is None else f"{wait:.2f}" for wait in waits))

@@ -71,6 +71,7 @@ class Workload:
         sub_steps: Generation calls of a sub-agent; its prompts, answers and tools are drawn as an agent's.
         max_context: A trajectory ends before its context would exceed so many tokens; None: no limit.
         profile: Engine profile that the workload was made for.
+        kv_tokens: KV cache that it was made for, where that is not the profile's own, >= 1.
         arms: Policies worth comparing on it; see `policies.parse`.
         source: Where the numbers come from.
     """
@@ -90,6 +91,7 @@ class Workload:
     sub_agents: Distribution = _NONE
     sub_steps: Distribution = _ONE
     max_context: int | None = None
+    kv_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_range("agents", self.agents, 1)
