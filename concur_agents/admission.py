@@ -339,6 +339,8 @@ class Admission:
         need: float = self.ledger.demand(self._roster.active, plus=agent)
         if (ahead := self.window.ahead) is not None:
             steps = ahead.resume if agent.started else ahead.start
+            if ahead.idle is not None and not self.generating:
+                steps = min(steps, ahead.idle)
             need += self.ledger.ahead(self._roster.active, steps, plus=agent)
         return need <= self.window.tokens
 

@@ -41,6 +41,8 @@ class Snapshot:
     """H_t on revisits as last seen by the policy."""
     revisits: Revisits
     """All revisits so far."""
+    shared_prefix_tokens: int
+    """What all contexts start with, as far as seen."""
     quality: Quality | None
     reason: str
 
@@ -146,6 +148,7 @@ class Regulator:
             usage=seen.usage if seen else None,
             hit_rate=seen.hit_rate if seen else None,
             revisits=self.ledger.total,
+            shared_prefix_tokens=self.ledger.shared_prefix_tokens,
             quality=self._quality,
             reason=self._reason,
         )
@@ -168,7 +171,6 @@ class Regulator:
     def _sense(self, reading: Reading | None, now: float) -> Signals:
         """Everything the policy may look at."""
         admission, capacity = self.admission, self.ledger.capacity_tokens
-        admission.timing.look(admission.generating, admission.active)
         current = reading is not None and reading.quality in (Quality.OK, Quality.UNRELIABLE)
         # A gauge from before an outage says nothing about now; demand over capacity still does.
         demand, gauge = admission.demand_tokens, reading.usage if reading and current else None

@@ -94,16 +94,19 @@ class StepsAhead:
     """Room in a token window for what the active agents are about to append, each >= 0.
 
     In steps of every active agent, at the mean growth of a context in a step: how many have to fit for a
-    new agent to `start`, for one that was paused to `resume`, and for all active ones to `stay`.
+    new agent to `start`, for one that was paused to `resume`, and for all active ones to `stay`. With `idle`,
+    fewer will do for both while no call at all is in flight and the engine has nothing to do.
     """
 
     start: float = 0.0
     resume: float = 0.0
     stay: float = 0.0
+    idle: float | None = None
 
     def __post_init__(self) -> None:
-        for field in ("start", "resume", "stay"):
-            check_range(f"ahead.{field}", getattr(self, field), 0)
+        for field in ("start", "resume", "stay", "idle"):
+            if (steps := getattr(self, field)) is not None:
+                check_range(f"ahead.{field}", steps, 0)
 
 
 @dataclass(frozen=True, slots=True)

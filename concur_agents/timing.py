@@ -23,9 +23,7 @@ _DOUBT = 2.0
 """Standard errors that the cost of a prompt token is taken higher than its estimate: believing that computing
 again is cheap gives the cache away, so it has to be sure."""
 _ROUNDS = 32
-"""Rounds that their mean time is taken over: a few per agent on small engines."""
-_TICKS = 10
-"""Ticks that the busy part of the agents is averaged over."""
+"""Calls and rounds that their mean times are taken over: a few per agent on small engines."""
 
 
 @dataclass(slots=True)
@@ -37,14 +35,14 @@ class _Call:
 
 
 class Timing:
-    """Learns from every call that ends, and from one look per tick. O(1) each."""
+    """Learns from every call that ends. O(1) each."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         self._slope = Slope()
         self._cost = PlaneFit()
+        self._call = Mean(_ROUNDS)
         self._round = Mean(_ROUNDS)
-        self._busy = 1.0
 
     def started(self, ticket: int, context: Context, now: float, waited: float, generating: int) -> None:
         """A call starts, with `generating` agents then at it, its own included."""
@@ -62,17 +60,13 @@ class Timing:
         if usage.cached_tokens is not None:
             computed = max(1, usage.prompt_tokens - usage.cached_tokens)
             self._cost.add(computed, usage.completion_tokens, seconds)
+        self._call.add(seconds)
         if call.again:  # first prompts are of another length than those that follow
             self._slope.add(math.log((call.generating + generating) / 2), math.log(seconds))
 
     def forget(self, ticket: int) -> None:
         """The call's agent is gone."""
         self._calls.pop(ticket, None)
-
-    def look(self, generating: int, active: int) -> None:
-        """One tick."""
-        if active:
-            self._busy += (generating / active - self._busy) / _TICKS
 
     @property
     def load(self) -> float:
@@ -84,7 +78,8 @@ class Timing:
         slope = 1.0
         if self._slope.count >= _CALLS_MIN:
             slope = min(1.0, max(0.0, self._slope.value(towards=1.0, weight=_LIKE_SATURATED)))
-        return slope * self._busy
+        part = self._call.value / self._round.value if self._round and self._round.value else 1.0
+        return slope * min(1.0, part)
 
     @property
     def recompute_tokens(self) -> float | None:

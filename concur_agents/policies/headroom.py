@@ -55,6 +55,8 @@ class Headroom:
     Args:
         start: s, in steps, >= 0.
         resume: r, in steps, >= 0. More than s: those who come back have longer contexts to lose.
+        idle: Steps, >= 0, that are room enough for both while no call is in flight, where new agents are not
+            paced.
         fill: Part of the capacity that is planned with, in (0, 1]: some blocks are half full.
         pace_fill: Part of C' that the pace fills, in (0, 1]: starts and ends do not alternate evenly.
         steps_expected: Steps of a trajectory before any has ended, >= 1; then it counts as one of them.
@@ -79,6 +81,7 @@ class Headroom:
         *,
         start: float = 3.0,
         resume: float = 4.0,
+        idle: float = 1.0,
         fill: float = 0.95,
         pace_fill: float = 0.8,
         steps_expected: float = 16.0,
@@ -89,11 +92,12 @@ class Headroom:
         beta: float = 0.8,
         floor: float = 0.2,
         w_initial: int = 5,
-        idle_grace_seconds: float | None = 1.0,
+        idle_grace_seconds: float | None = 2.0,
         name: str = "headroom",
     ) -> None:
         check_range("start", start, 0)
         check_range("resume", resume, 0)
+        check_range("idle", idle, 0)
         check_range("fill", fill, 0, 1, open_low=True)
         check_range("pace_fill", pace_fill, 0, 1, open_low=True)
         check_range("steps_expected", steps_expected, 1)
@@ -107,6 +111,7 @@ class Headroom:
         if idle_grace_seconds is not None:
             check_range("idle_grace_seconds", idle_grace_seconds, 0)
         self.ahead = StepsAhead(start, resume, 1.0)
+        self.ahead_if_free = StepsAhead(start, resume, 1.0, idle)
         self.fill, self.pace_fill, self.steps_expected = fill, pace_fill, steps_expected
         self.load_paced, self.load_in_order = load_paced, load_in_order
         self.tau_hit, self.alpha, self.beta, self.floor = tau_hit, alpha, beta, floor
@@ -134,7 +139,7 @@ class Headroom:
         free = signals.load < self.load_paced or again > usable
         return Window(
             tokens=max(usable, again),
-            ahead=self.ahead,
+            ahead=self.ahead_if_free if free else self.ahead,
             idle_grace_seconds=self.idle_grace_seconds,
             pace=None if free else self._pace(usable, signals, signals.growth_tokens),
             resume="smallest" if signals.load < self.load_in_order else None,

@@ -118,6 +118,16 @@ def test_one_that_was_paused_needs_its_own(tokens, comes):
     assert bench.ask("b") is comes
 
 
+def test_less_room_will_do_while_the_engine_has_nothing_to_do():
+    bench = grown("ab", 100, 10)  # both at a boundary, 110 tokens each
+    ahead = StepsAhead(start=9, idle=1)
+    bench.tokens(220 + 100 + 3 * 10 - 1, ahead=ahead)
+    assert not bench.ask("c"), "one step of 10 each does not fit"
+    assert admitted(bench.tokens(220 + 100 + 3 * 10, ahead=ahead)) == ["c"]
+    bench.tokens(220 + 200 + 4 * 90 - 1, ahead=ahead)
+    assert not bench.ask("d"), "now c is in flight, and nine steps of four do not fit"
+
+
 def test_shrinks_when_the_next_steps_do_not_fit_newest_first():
     bench = grown("abc", 100, 10)
     assert paused(bench.tokens(3 * 110 + 30, ahead=StepsAhead(stay=1))) == []
@@ -159,7 +169,7 @@ def test_the_shorter_grace_counts_while_idle():
         assert admitted(bench.admission.advance(seconds)) == ["b"]
 
 
-@pytest.mark.parametrize("field", ["start", "resume", "stay"])
+@pytest.mark.parametrize("field", ["start", "resume", "stay", "idle"])
 def test_bad_steps_are_refused(field):
     with pytest.raises(InvalidValueError, match=f"ahead.{field}="):
         StepsAhead(**{field: -1})

@@ -19,7 +19,7 @@ def seen(**facts) -> Signals:
 
 def test_starts_with_a_few_agents_until_growth_is_known():
     law = Headroom(w_initial=3)
-    first = Window(agents=3, idle_grace_seconds=1.0)
+    first = Window(agents=3, idle_grace_seconds=2.0)
     assert law.initial() == first
     assert law.update(seen(growth_tokens=None)) == first
 
@@ -29,7 +29,7 @@ def test_then_counts_tokens_with_room_for_steps_and_paces_new_agents():
     window = law.update(seen())
     # Little's law: 0.5 x 900 tokens over 10 x 4 x 4 / 2 tokens x rounds of a trajectory of 4 steps.
     assert window == Window(
-        tokens=900, ahead=StepsAhead(6, 4, 1), idle_grace_seconds=1.0, pace=Pace(450 / 80)
+        tokens=900, ahead=StepsAhead(6, 4, 1), idle_grace_seconds=2.0, pace=Pace(450 / 80)
     )
 
 
@@ -45,6 +45,7 @@ def test_the_pace_follows_what_trajectories_turned_out_to_take():
 def test_an_engine_with_room_is_not_paced(load, paced, order):
     window = Headroom().update(seen(load=load))
     assert (window.pace is not None, window.resume) == (paced, order)
+    assert window.ahead.idle == (None if paced else 1.0)
 
 
 def test_a_cache_that_is_recomputed_within_a_round_is_not_protected():
@@ -92,6 +93,7 @@ def test_initial_forgets():
     [
         ("start", {"start": -1.0}),
         ("resume", {"resume": -0.5}),
+        ("idle", {"idle": -1.0}),
         ("pace_fill", {"pace_fill": 0.0}),
         ("steps_expected", {"steps_expected": 0.5}),
         ("load_paced", {"load_paced": 1.5}),
