@@ -37,8 +37,8 @@ class LogLevel(Enum):
 Arms = Annotated[
     str | None,
     typer.Option(
-        help="Policies to compare, separated by commas: none, requests:N, static:N, aimd, aimd-seed, "
-        "aimd-paper. Default: those of the workload.",
+        help="Policies to compare, separated by commas: none, requests:N, static:N, headroom, aimd, "
+        "aimd-seed, aimd-paper. Default: those of the workload.",
         show_default=False,
     ),
 ]
@@ -148,28 +148,63 @@ def bench(
     gate: Annotated[
         bool, typer.Option("--gate", help="What one step through the gate costs; status 1 if too much.")
     ] = False,
+    reps: Annotated[
+        int,
+        typer.Option(help="Run every arm so often, in turns, and show medians and ranges, >= 1."),
+    ] = 1,
+    via: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of a router in front of the engine: adds an arm `via` that goes through it, "
+            "and understands via:POLICY.",
+            show_default=False,
+        ),
+    ] = None,
+    via_header: Annotated[
+        str, typer.Option(help="Header that tells the router the agent's id; empty: none.")
+    ] = "X-Session-ID",
+    via_field: Annotated[
+        str, typer.Option(help="Field of the body that tells it the agent's id; empty: none.")
+    ] = "session_id",
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on where the cache holds all agents anyway.")
+    ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="Show workloads and profiles.")] = False,
 ) -> None:
     """Compare policies on one workload. Ctrl-C leaves what there is by then, marked partial."""
-    from concur_agents.bench import runs
+    from concur_agents.bench import runs, studies
+    from concur_agents.bench.routers import Router
 
-    studies = [
+    chosen = [
         run
         for wanted, run in (
-            (list_all, runs.show_lists),
-            (paper, runs.paper),
-            (fidelity, runs.fidelity),
-            (study, runs.study),
-            (gate, runs.gate),
+            (list_all, studies.show_lists),
+            (paper, studies.paper),
+            (fidelity, studies.fidelity),
+            (study, studies.study),
+            (gate, studies.gate),
         )
         if wanted
     ]
-    if len(studies) > 1:
+    if len(chosen) > 1:
         raise typer.BadParameter("--list, --paper, --fidelity, --study and --gate exclude each other")
-    if studies:
-        raise typer.Exit(studies[0](json_file))
+    if chosen:
+        raise typer.Exit(chosen[0](json_file))
     options = runs.Options(
-        workload, arms, profile, kv_tokens, model, agents, speed, interval, seed, json_file, plot_file
+        workload,
+        arms,
+        profile,
+        kv_tokens,
+        model,
+        agents,
+        speed,
+        interval,
+        seed,
+        json_file,
+        plot_file,
+        reps,
+        Router(via, via_header, via_field) if via else None,
+        force,
     )
     raise typer.Exit(runs.compare(engine, options))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import metadata
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -31,6 +33,10 @@ class Engine(Protocol):
 
     def arm(self) -> contextlib.AbstractAsyncContextManager[Server]:
         """A server with an empty cache, for one arm."""
+        ...
+
+    async def facts(self, server: Server) -> dict[str, Any]:
+        """What it is, for reports: version, model, KV tokens and block size, each None where unknown."""
         ...
 
 
@@ -66,6 +72,10 @@ class Embedded:
         async with EmbeddedServer(self._profile, speed=self.speed) as server:
             yield Server(server.url, server.model, VLLM(server.url), VLLM(server.url))
 
+    async def facts(self, server: Server) -> dict[str, Any]:
+        """See `Engine.facts`."""
+        return await _facts(server, metadata.version("concur-agents"))
+
 
 class Remote:
     """A server that somebody else runs: vLLM, SGLang, or `concur engine`.
@@ -90,6 +100,19 @@ class Remote:
         model = await self.model()
         await self._reset_cache()
         yield Server(self.name, model, await detect(self.name), await detect(self.name))
+
+    async def facts(self, server: Server) -> dict[str, Any]:
+        """See `Engine.facts`."""
+        return await _facts(server, await self._version())
+
+    async def _version(self) -> str | None:
+        """The way of vLLM, then that of SGLang."""
+        for path in ("/version", "/server_info"):
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError, TypeError, ValueError):
+                async with _session() as session, session.get(f"{self.name}{path}") as response:
+                    response.raise_for_status()
+                    return str((await response.json())["version"])
+        return None
 
     async def model(self) -> str:
         """Name of the model given, else of the first one served.
@@ -118,6 +141,16 @@ class Remote:
                     if response.ok:
                         return
         logger.info("%s does not empty its cache on request; the arms' prompts differ anyway", self.name)
+
+
+async def _facts(server: Server, version: str | None) -> dict[str, Any]:
+    reading = await server.meter.read(time.monotonic())
+    return {
+        "engine_version": version,
+        "model": server.model,
+        "kv_tokens": reading.capacity_tokens,
+        "block_size": reading.block_size,
+    }
 
 
 def _session() -> aiohttp.ClientSession:

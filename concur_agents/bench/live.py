@@ -5,15 +5,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from concur_agents.bench.engines import Engine, Server
 from concur_agents.bench.recorder import Recorder
-from concur_agents.bench.results import ArmResult, BenchResult, EngineTotals, arm_result
-from concur_agents.bench.session import Nobody, Watcher, check_arms, default_policy
+from concur_agents.bench.results import (
+    BASELINE,
+    NOTHING_TO_GAIN,
+    ArmResult,
+    BenchResult,
+    EngineTotals,
+    arm_result,
+)
+from concur_agents.bench.routers import Router, is_via, policy_of
+from concur_agents.bench.session import (
+    Nobody,
+    Watcher,
+    all_arms,
+    check_arms,
+    default_policy,
+    facts_of,
+    schedule,
+)
 from concur_agents.bench.workloads import Trajectory, Workload
 from concur_agents.controller import Controller
-from concur_agents.errors import check_range
+from concur_agents.errors import InvalidValueError, check_range
 from concur_agents.events import Event, Tick
 from concur_agents.policies import parse
 from concur_agents.signals import Reading
@@ -35,7 +52,7 @@ class MakeAgents(Protocol):
     """Makes the agents of one arm."""
 
     def __call__(
-        self, base_url: str, model: str, controller: Controller, workload: Workload, speed: float
+        self, base_url: str, model: str, controller: Controller, workload: Workload, speed: float, /
     ) -> Agents:
         """Make them.
 
@@ -52,18 +69,27 @@ async def run_live(
     make_agents: MakeAgents,
     *,
     seed: int = 0,
+    reps: int = 1,
     interval_seconds: float = 1.0,
+    router: Router | None = None,
+    force: bool = False,
     watcher: Watcher | None = None,
 ) -> BenchResult:
     """Run `arms` on one workload in real time; cancelling it ends it early with a partial result.
 
+    It ends after the arm without control, and says why, when that one finds nearly everything in the cache:
+    then no arm could show anything.
+
     Args:
         workload: What the agents do; its tool times are divided by the engine's speed.
         engine: Where.
-        arms: Policies, see `policies.parse`.
+        arms: Policies, see `policies.parse`; those that begin with "via" go through `router`.
         make_agents: Makes the agents of each arm.
         seed: Of the trajectories; all arms see the same.
+        reps: How often, >= 1; each repetition starts with another arm.
         interval_seconds: Between two looks of the controller at the engine, in the engine's seconds, > 0.
+        router: In front of the engine, for some of the arms. The engine's own counters are read.
+        force: Go on with a workload that cannot show anything.
         watcher: Looks on.
 
     Raises:
@@ -73,18 +99,24 @@ async def run_live(
     check_range("interval_seconds", interval_seconds, 0, open_low=True)
     watcher = watcher or Nobody()
     arms = check_arms(arms)
+    if router is None and any(is_via(arm) for arm in arms):
+        msg = f"arms={','.join(arms)!r} goes through a router, but none is given: --via URL"
+        raise InvalidValueError(msg)
     trajectories = workload.trajectories(seed)
     steps = sum(trajectory.calls for trajectory in trajectories)
-    results: list[ArmResult] = []
-    interrupted = False
+    runs: list[tuple[int, ArmResult]] = []
+    facts, interrupted, refused = facts_of(workload), False, None
     try:
-        for arm in arms:
-            watcher.begins(arm, steps)
+        for rep, arm, title in schedule(arms, reps):
+            watcher.begins(title, steps)
             async with engine.arm() as server:
+                if not runs:
+                    facts |= await engine.facts(server)
                 live = _Arm(arm, workload, server, engine.speed, interval_seconds, watcher)
-                results.append(await live.run(trajectories, make_agents))
-            watcher.ends(results[-1])
-            if results[-1].partial:
+                runs.append((rep, await live.run(trajectories, make_agents, router)))
+            watcher.ends(runs[-1][1])
+            refused = None if force else pointless(runs[-1][1])
+            if refused or runs[-1][1].partial:
                 break
     except asyncio.CancelledError:  # between two arms
         _stay()
@@ -94,10 +126,23 @@ async def run_live(
         workload=workload.name,
         default_policy=default_policy(),
         seed=seed,
-        arms=tuple(results),
         profile=engine.profile,
         speed=engine.speed,
         interrupted=interrupted,
+        refused=refused,
+        facts=facts,
+        **all_arms(runs, reps),
+    )
+
+
+def pointless(result: ArmResult) -> str | None:
+    """Why no control can gain anything, if `result` is that of no control and says so."""
+    rate = result.hit_rate
+    if result.arm != BASELINE or rate is None or rate <= NOTHING_TO_GAIN:
+        return None
+    return (
+        f"without any control {rate:.0%} of the prompt tokens were found in the cache: it holds all agents,"
+        " and there is nothing to gain. Take more agents, longer trajectories or a smaller cache, or --force"
     )
 
 
@@ -128,16 +173,19 @@ class _Arm:
         self._recorder = Recorder()
         self._error: str | None = None
         self._controller = Controller(
-            server.telemetry, policy=parse(name), interval_seconds=interval_seconds / speed
+            server.telemetry, policy=parse(policy_of(name)), interval_seconds=interval_seconds / speed
         )
 
-    async def run(self, trajectories: Sequence[Trajectory], make_agents: MakeAgents) -> ArmResult:
+    async def run(
+        self, trajectories: Sequence[Trajectory], make_agents: MakeAgents, router: Router | None = None
+    ) -> ArmResult:
         before = await self._server.meter.read(time.monotonic())
         self._recorder = Recorder(time.monotonic())
         self._controller.subscribe(self._on_event)
-        agents = make_agents(
-            self._server.base_url, self._server.model, self._controller, self._workload, self._speed
-        )
+        url = self._server.base_url
+        if router is not None and is_via(self._name):
+            url, make_agents = router.url, partial(make_agents, router=router)  # type: ignore[call-arg]
+        agents = make_agents(url, self._server.model, self._controller, self._workload, self._speed)
         interrupted = False
         try:
             async with self._controller:
@@ -151,12 +199,11 @@ class _Arm:
             self._check_steps(sum(trajectory.calls for trajectory in trajectories))
         after = await self._server.meter.read(time.monotonic())
         await self._server.meter.close()
-        rate = self._controller.snapshot().revisits.rate
         return arm_result(
             self._name,
             self._recorder,
             totals(before, after),
-            rate,
+            self._controller.snapshot(),
             partial=interrupted,
             error=self._error,
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from concur_agents.bench.routers import Router
 from concur_agents.bench.workloads import Step, Trajectory, Workload
 from concur_agents.controller import Controller
 from concur_agents.scopes import AgentScope
@@ -68,6 +69,7 @@ class OpenAIAgents:
         workload: What the trajectories were drawn from.
         speed: Engine seconds per wall-clock second; tools are as much faster.
         prose: Writes the messages.
+        router: Told with each call which agent it belongs to; None: the server needs not know.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class OpenAIAgents:
         speed: float = 1.0,
         *,
         prose: Prose | None = None,
+        router: Router | None = None,
     ) -> None:
         self._client = _client(base_url)
         self._model = model
         self._controller = controller
         self._speed = speed
+        self._router = router
         self._prose = prose or Prose()
         # Two arms on one server must not find each other's blocks.
         self._run = secrets.token_hex(4)
@@ -92,9 +96,14 @@ class OpenAIAgents:
 
     async def run(self, trajectory: Trajectory) -> None:
         """See `Agents.run`."""
-        await self._work(trajectory, self._controller.agent(trajectory.agent_id))
+        agent_id = trajectory.agent_id
+        told: dict[str, Any] = {"extra_body": {"ignore_eos": True}}
+        if self._router is not None:
+            told["extra_body"] |= self._router.fields(agent_id)
+            told["extra_headers"] = self._router.headers(agent_id)
+        await self._work(trajectory, self._controller.agent(agent_id), told)
 
-    async def _work(self, trajectory: Trajectory, scope: AgentScope) -> None:
+    async def _work(self, trajectory: Trajectory, scope: AgentScope, told: dict[str, Any]) -> None:
         messages: list[ChatCompletionMessageParam] = []
         if self._system is not None:
             messages.append({"role": "system", "content": self._system})
@@ -103,18 +112,26 @@ class OpenAIAgents:
                 opening = f"{trajectory.agent_id} of run {self._run}, step {number}:"
                 content = self._prose.write(step.new_tokens, opening, number)
                 messages.append({"role": "user", "content": content})
-                messages.append({"role": "assistant", "content": await self._ask(agent, messages, step)})
+                messages.append(
+                    {"role": "assistant", "content": await self._ask(agent, messages, step, told)}
+                )
                 if number + 1 < len(trajectory.steps):
-                    helpers = [self._work(sub, agent.child(sub.agent_id)) for sub in step.sub_agents]
+                    helpers = [self._work(sub, agent.child(sub.agent_id), told) for sub in step.sub_agents]
                     await asyncio.gather(asyncio.sleep(step.tool_seconds / self._speed), *helpers)
 
-    async def _ask(self, agent: AgentScope, messages: list[ChatCompletionMessageParam], step: Step) -> str:
+    async def _ask(
+        self,
+        agent: AgentScope,
+        messages: list[ChatCompletionMessageParam],
+        step: Step,
+        told: dict[str, Any],
+    ) -> str:
         async with agent.step() as call:
             reply = await self._client.chat.completions.create(
                 model=self._model,
                 messages=messages,
                 max_tokens=step.generate,
-                extra_body={"ignore_eos": True},
+                **told,
             )
             call.record(reply.usage)
         return reply.choices[0].message.content or ""

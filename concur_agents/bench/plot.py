@@ -85,9 +85,29 @@ def _window(axes: Axes, arm: ArmResult) -> None:
             drawstyle="steps-post",
             label="W",
         )
-    else:
+    if any(sample.window_tokens is not None for sample in arm.samples):
+        _token_window(axes, arm)
+    elif all(sample.window is None for sample in arm.samples):
         axes.text(0.5, 0.85, "no limit", transform=axes.transAxes, ha="center", color=_GREY)
     _line(axes, arm.samples, lambda s: s.active, color=_GREEN, linewidth=0.8, alpha=0.8, label="active")
+
+
+def _token_window(axes: Axes, arm: ArmResult) -> None:
+    """On an axis of its own, in thousands of KV tokens."""
+    right = axes.twinx()
+    _line(
+        right,
+        arm.samples,
+        lambda s: None if s.window_tokens is None else s.window_tokens / 1000,
+        color=_ORANGE,
+        linewidth=1.2,
+        drawstyle="steps-post",
+        label="W, k tokens",
+    )
+    right.set_ylim(bottom=0)
+    right.tick_params(axis="y", labelsize=7, colors=_ORANGE)
+    right.spines["top"].set_visible(False)
+    right.legend(loc="lower right", fontsize=7, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def _usage(axes: Axes, arm: ArmResult) -> None:

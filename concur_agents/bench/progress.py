@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from concur_agents.bench.recorder import Recorder, Sample
 from concur_agents.bench.results import ArmResult
-from concur_agents.bench.tables import rate, seconds
+from concur_agents.bench.tables import rate, seconds, tokens
 
 
 class LiveProgress:
@@ -57,6 +57,8 @@ class LiveProgress:
 
 def _status(now: Sample) -> str:
     window = "∞" if now.window is None else str(now.window)
+    if now.window is None and now.window_tokens is not None:
+        window = f"{tokens(now.window_tokens)} tokens"
     return (
         f"t {now.at:.0f} s  W {window}  active {now.active}  paused {now.paused}  waiting {now.waiting}  "
         f"U {rate(now.usage)}  H {rate(now.hit_rate)}"

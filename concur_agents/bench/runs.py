@@ -6,26 +6,25 @@ import asyncio
 import contextlib
 import json
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from concur_agents.bench.library import profile_for, workload_named, workloads
+from concur_agents.bench.library import profile_for, workload_named
 from concur_agents.bench.machine import machine
 from concur_agents.bench.progress import LiveProgress
-from concur_agents.bench.results import BenchResult
+from concur_agents.bench.results import BASELINE, BenchResult
+from concur_agents.bench.routers import VIA, Router, is_via
 from concur_agents.bench.session import check_arms, run_simulated
-from concur_agents.bench.tables import results_table
+from concur_agents.bench.tables import agents_table, results_table
 from concur_agents.bench.workloads import Workload
 from concur_agents.errors import InvalidValueError, MissingExtraError
 from concur_agents.simulator.costs import Profile
-from concur_agents.simulator.profiles import profile_named, profiles
+from concur_agents.simulator.profiles import profile_named
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 """Exit status; 130 is what a shell reports for Ctrl-C."""
@@ -58,6 +57,9 @@ class Options:
     seed: int
     json_file: Path | None
     plot_file: Path | None
+    reps: int = 1
+    router: Router | None = None
+    force: bool = False
 
     def chosen_workload(self) -> Workload:
         """The workload, or an error that lists them."""
@@ -70,14 +72,17 @@ class Options:
 
     def chosen_arms(self) -> tuple[str, ...]:
         """The arms, each a policy that exists."""
-        if self.arms is None:
-            return self.chosen_workload().arms
-        return check_arms([arm.strip() for arm in self.arms.split(",") if arm.strip()])
+        arms: Sequence[str] = self.chosen_workload().arms
+        if self.arms is not None:
+            arms = check_arms([arm.strip() for arm in self.arms.split(",") if arm.strip()])
+        if self.router is not None and not any(is_via(arm) for arm in arms):
+            arms = (*arms, VIA)
+        return tuple(arms)
 
 
 def compare(engine: str, options: Options) -> int:
     """`concur bench`: every arm on one engine."""
-    _check_files(options.json_file, options.plot_file)
+    check_files(options.json_file, options.plot_file)
     if engine == "sim":
         with LiveProgress(_aside) as progress:
             result = run_simulated(
@@ -85,6 +90,7 @@ def compare(engine: str, options: Options) -> int:
                 options.chosen_profile(),
                 options.chosen_arms(),
                 seed=options.seed,
+                reps=options.reps,
                 interval_seconds=options.interval,
                 watcher=progress,
             )
@@ -98,7 +104,7 @@ def compare(engine: str, options: Options) -> int:
 
 def demo(options: Options) -> int:
     """`concur demo`: agents of a framework on the embedded engine."""
-    _check_files(options.json_file, options.plot_file)
+    check_files(options.json_file, options.plot_file)
     _out.print(
         f"{options.chosen_workload().agents} {options.agents} agents with growing contexts share one engine "
         f"of {options.chosen_profile().kv_tokens:,} KV tokens.",
@@ -108,16 +114,19 @@ def demo(options: Options) -> int:
 
 
 def _live(engine: str, options: Options) -> BenchResult:
-    with _needs():
+    with needs():
         from concur_agents.bench.engines import Embedded, Remote
         from concur_agents.bench.live import MakeAgents, run_live
         from concur_agents.bench.openai_agents import OpenAIAgents, Prose
-    with _needs(_PACKAGES.get(options.agents, _BENCH)):
+    with needs(_PACKAGES.get(options.agents, _BENCH)):
         make_agents: MakeAgents = _named_agents(options.agents)
     where: Embedded | Remote = Remote(engine, options.model)
     if engine == "embedded":
         where = Embedded(options.chosen_profile(), options.speed)
     workload, arms = options.chosen_workload(), options.chosen_arms()
+    if options.router is not None and options.agents != "openai":
+        msg = f"agents={options.agents!r} cannot tell a router who they are: --via goes with --agents openai"
+        raise InvalidValueError(msg)
 
     async def run(make_agents: MakeAgents) -> BenchResult:
         if isinstance(where, Remote) and make_agents is OpenAIAgents:
@@ -129,7 +138,10 @@ def _live(engine: str, options: Options) -> BenchResult:
             arms,
             make_agents,
             seed=options.seed,
+            reps=options.reps,
             interval_seconds=options.interval,
+            router=options.router,
+            force=options.force,
             watcher=progress,
         )
 
@@ -156,114 +168,29 @@ def _named_agents(name: str) -> Any:  # noqa: ANN401
     return found
 
 
-def paper(json_file: Path | None) -> int:
-    """`concur bench --paper`."""
-    from concur_agents.bench.paper import HEADLINES, headline_table, run_headline
-
-    _check_files(json_file)
-    found: list[dict[str, Any]] = []
-    partial = False
-    for headline in HEADLINES:
-        with LiveProgress(_aside) as progress:
-            study = run_headline(headline, watcher=progress)
-        partial = study.partial
-        if study.results[0].arms:
-            _out.print(headline_table(study))
-        found += [result.as_json() for result in study.results]
-        if partial:
-            break
-    _write(json_file, {"partial": partial, "results": found})
-    return INTERRUPTED if partial else OK
-
-
-def fidelity(json_file: Path | None) -> int:
-    """`concur bench --fidelity`."""
-    from concur_agents.bench.fidelity import compare, fidelity_table
-
-    _check_files(json_file)
-    with LiveProgress(_aside) as progress:
-        found = compare(watcher=progress)
-    _out.print(fidelity_table(found))
-    _write(json_file, found.as_json())
-    return OK if found.ok else FAILED
-
-
-def study(json_file: Path | None) -> int:
-    """`concur bench --study`."""
-    from concur_agents.bench.study import (
-        Row,
-        run_full_study,
-        study_table,
-        workloads_sampled,
-        workloads_studied,
-    )
-
-    _check_files(json_file)
-    total = len(workloads_studied()) + len(workloads_sampled())
-    done: list[str] = []
-    with _aside.status(f"0 of {total} workloads") as status:
-
-        def show(row: Row) -> None:
-            done.append(row.workload)
-            status.update(f"{len(done)} of {total} workloads; {row.workload} is done")
-
-        try:
-            found = run_full_study(on_row=show)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    _out.print(study_table(found))
-    _write(json_file, found.as_json())
-    return OK
-
-
-def gate(json_file: Path | None) -> int:
-    """`concur bench --gate`."""
-    _check_files(json_file)
-    with _needs():
-        from concur_agents.bench.gate import gate_table, measure
-    with _aside.status("queueing 100,000 agents") as status:
-        try:
-            found = asyncio.run(measure(on_round=lambda number: status.update(f"round {number}")))
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    _out.print(gate_table(found))
-    _write(json_file, found.as_json())
-    return OK if found.ok else FAILED
-
-
-def show_lists(json_file: Path | None) -> int:
-    """`concur bench --list`."""
-    known = Table("workload", "agents", "source", box=box.SIMPLE_HEAD, pad_edge=False)
-    for workload in workloads().values():
-        known.add_row(workload.name, f"{workload.agents:,}", workload.source)
-    engines = Table("profile", "KV tokens", "source", box=box.SIMPLE_HEAD, pad_edge=False)
-    for profile in profiles().values():
-        engines.add_row(profile.name, f"{profile.kv_tokens:,}", profile.source)
-    _out.print(known, engines)
-    names = {"workloads": list(workloads()), "profiles": list(profiles())}
-    _write(json_file, names)
-    return OK
-
-
 def _report(result: BenchResult, options: Options) -> int:
     """Table, files, and the status."""
     if result.arms:
-        _out.print(results_table(result))
-    _write(options.json_file, result.as_json())
+        _out.print(results_table(result), agents_table(result))
+    write(options.json_file, result.as_json())
     if options.plot_file is not None and result.arms:
         from concur_agents.bench.plot import save_plot
 
         save_plot(result, options.plot_file)
+    if result.refused:
+        return FAILED
+    if BASELINE not in {arm.arm for arm in result.arms}:
+        _aside.print("no arm without control (none): how much it gains is not known")
     if result.partial:
         _aside.print("interrupted: this result is partial")
         return INTERRUPTED
     return FAILED if any(arm.agents_failed or arm.error for arm in result.arms) else OK
 
 
-def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
+def check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
     """Before minutes of work: can the files be written?"""
     if plot_file is not None:
-        with _needs():
+        with needs():
             from matplotlib.backend_bases import FigureCanvasBase
         known = sorted(FigureCanvasBase.get_supported_filetypes())
         if plot_file.suffix.lstrip(".").lower() not in known:
@@ -282,14 +209,15 @@ def _check_files(json_file: Path | None, plot_file: Path | None = None) -> None:
             raise InvalidValueError(msg) from error
 
 
-def _write(json_file: Path | None, content: dict[str, Any]) -> None:
+def write(json_file: Path | None, content: dict[str, Any]) -> None:
+    """Write a result with the machine it is of, if it is to be written."""
     if json_file is not None:
         content = {**content, "machine": machine()}
         json_file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
-def _needs(packages: str = _BENCH) -> Iterator[None]:
+def needs(packages: str = _BENCH) -> Iterator[None]:
     """Turn a missing package into advice."""
     try:
         yield

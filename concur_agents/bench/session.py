@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
 
 from concur_agents.bench.recorder import Recorder
-from concur_agents.bench.results import ArmResult, BenchResult
+from concur_agents.bench.results import ArmResult, BenchResult, median_arms
+from concur_agents.bench.routers import is_via, policy_of
 from concur_agents.bench.simulate import Simulation
 from concur_agents.bench.workloads import Workload
 from concur_agents.controller import Controller
-from concur_agents.errors import InvalidValueError
+from concur_agents.errors import InvalidValueError, check_whole
 from concur_agents.policies import parse
 from concur_agents.simulator.costs import Profile
 
@@ -51,10 +53,10 @@ def check_arms(arms: Sequence[str]) -> tuple[str, ...]:
         InvalidValueError: None at all, one twice, or one that no policy is called.
     """
     if not arms:
-        msg = "arms= is empty: name at least one policy, such as none,aimd"
+        msg = "arms= is empty: name at least one policy, such as none,headroom"
         raise InvalidValueError(msg)
     for arm in arms:
-        parse(arm)
+        parse(policy_of(arm))
         if list(arms).count(arm) > 1:
             msg = f"arms={arm!r} is given twice"
             raise InvalidValueError(msg)
@@ -66,12 +68,41 @@ def default_policy() -> str:
     return Controller().policy.name
 
 
+def schedule(arms: Sequence[str], reps: int) -> Iterator[tuple[int, str, str]]:
+    """Which arm comes next: its repetition, its name, and how it is called while it runs.
+
+    Each repetition starts with another arm, so that a machine that gets slower does so for all alike.
+    """
+    check_whole("reps", reps, 1)
+    for rep in range(reps):
+        turn = rep % len(arms)
+        for arm in (*arms[turn:], *arms[:turn]):
+            yield rep, arm, arm if reps == 1 else f"{arm} {rep + 1}/{reps}"
+
+
+def all_arms(runs: Sequence[tuple[int, ArmResult]], reps: int) -> dict[str, Any]:
+    """`BenchResult`'s arms and repetitions of what was run."""
+    if reps == 1:
+        return {"arms": tuple(result for _, result in runs)}
+    found = tuple(tuple(result for rep, result in runs if rep == number) for number in range(reps))
+    return {"arms": median_arms(found), "reps": tuple(rep for rep in found if rep)}
+
+
+def facts_of(workload: Workload) -> dict[str, Any]:
+    """The workload's numbers, for reports."""
+    numbers = asdict(workload)
+    for name in ("name", "arms", "source"):
+        del numbers[name]
+    return {"workload_numbers": numbers}
+
+
 def run_simulated(
     workload: Workload,
     profile: Profile,
     arms: Sequence[str],
     *,
     seed: int = 0,
+    reps: int = 1,
     interval_seconds: float = 1.0,
     watcher: Watcher | None = None,
 ) -> BenchResult:
@@ -82,6 +113,7 @@ def run_simulated(
         profile: The engine.
         arms: Policies, see `policies.parse`.
         seed: Of the trajectories; all arms see the same.
+        reps: How often, >= 1. Nothing varies in virtual time, so each repetition has the next seed.
         interval_seconds: Between two looks of the controller at the engine, > 0.
         watcher: Looks on.
 
@@ -90,13 +122,15 @@ def run_simulated(
     """
     watcher = watcher or Nobody()
     arms = check_arms(arms)
-    results: list[ArmResult] = []
+    if routed := [arm for arm in arms if is_via(arm)]:
+        msg = f"arms={routed[0]!r} needs a router in front of a real engine: give --engine URL --via URL"
+        raise InvalidValueError(msg)
+    runs: list[tuple[int, ArmResult]] = []
     interrupted = False
     try:
-        trajectories = workload.trajectories(seed)
-        steps = sum(trajectory.calls for trajectory in trajectories)
-        for arm in arms:
-            watcher.begins(arm, steps)
+        for rep, arm, title in schedule(arms, reps):
+            trajectories = workload.trajectories(seed + rep)
+            watcher.begins(title, sum(trajectory.calls for trajectory in trajectories))
             simulation = Simulation(
                 workload,
                 trajectories,
@@ -105,9 +139,9 @@ def run_simulated(
                 interval_seconds=interval_seconds,
                 on_tick=watcher.ticks,
             )
-            results.append(simulation.run())
-            watcher.ends(results[-1])
-            if results[-1].partial:
+            runs.append((rep, simulation.run()))
+            watcher.ends(runs[-1][1])
+            if runs[-1][1].partial:
                 break
     except KeyboardInterrupt:  # outside a simulation
         interrupted = True
@@ -116,7 +150,8 @@ def run_simulated(
         workload=workload.name,
         default_policy=default_policy(),
         seed=seed,
-        arms=tuple(results),
         profile=profile.name,
         interrupted=interrupted,
+        facts=facts_of(workload),
+        **all_arms(runs, reps),
     )

@@ -135,8 +135,8 @@ class Simulation:
             interrupted = True
         stats = self.engine.stats
         totals = EngineTotals(stats.cached_tokens, stats.prompt_tokens, stats.preemptions)
-        rate = self.regulator.snapshot().revisits.rate
-        return arm_result(self._policy.name, self.recorder, totals, rate, partial=interrupted)
+        seen = self.regulator.snapshot()
+        return arm_result(self._policy.name, self.recorder, totals, seen, partial=interrupted)
 
     def _agent(self, trajectory: Trajectory, stream: int, over: Callable[[], None]) -> _Agent:
         return _Agent(trajectory, StreamKeys(stream, 0, self._prefix_blocks), self._shared_tokens, over)

@@ -51,9 +51,9 @@ def results_table(result: BenchResult) -> Table:
         "hit\nrate",
         "revisit\nhit rate",
         "prompts\ncomputed",
+        "over\nideal",
         "\npauses",
-        "longest\nwait",
-        "median\nagent",
+        "engine\nidle",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((result.speedup(arm) or 0.0 for arm in result.arms), default=0.0)
@@ -64,21 +64,47 @@ def results_table(result: BenchResult) -> Table:
 
 def _row(result: BenchResult, arm: ArmResult, best: float) -> list[str | Text]:
     speedup = result.speedup(arm)
-    ratio = Text("—" if speedup is None else f"{speedup:.2f}x")
+    ratio = Text("—" if speedup is None else f"{speedup:.2f}x" + _range(result.speedups(arm.arm), "{:.2f}"))
     if speedup is not None and speedup == best and speedup > 1:
         ratio.stylize("bold green")
     marked = arm.partial or arm.agents_failed
     return [
         Text(f"{arm.arm} *" if marked else arm.arm, style="yellow" if marked else ""),
-        seconds(arm.seconds, ""),
+        seconds(arm.seconds, "") + _range(result.times(arm.arm), "{:.0f}"),
         ratio,
         rate(arm.hit_rate),
         rate(arm.revisit_hit_rate),
         tokens(arm.prompt_tokens_computed),
+        _over_ideal(arm),
         str(arm.pauses),
-        seconds(arm.longest_wait_seconds, ""),
-        seconds(arm.agent_p50_seconds, ""),
+        "—" if arm.idle_share is None else f"{arm.idle_share:.0%}",
     ]
+
+
+def agents_table(result: BenchResult) -> Table:
+    """What the agents had of it. One row an arm."""
+    table = Table(title="for an agent", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("\narm", no_wrap=True)
+    for heading in ("wait\nmedian", "\np99", "\nlongest", "its time\nmedian", "\nlongest", "fair-\nness"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm in result.arms:
+        waits = (arm.wait_p50_seconds, arm.wait_p99_seconds, arm.longest_wait_seconds)
+        lives = (arm.agent_p50_seconds, arm.agent_max_seconds)
+        table.add_row(arm.arm, *(seconds(value, "") for value in (*waits, *lives)), rate(arm.fairness))
+    return table
+
+
+def _range(values: list[float], form: str) -> str:
+    """Of several repetitions."""
+    if len(values) < 2:
+        return ""
+    return f"\n{form.format(min(values))}-{form.format(max(values))}"
+
+
+def _over_ideal(arm: ArmResult) -> str:
+    if arm.prompt_tokens_computed is None or not arm.prompt_tokens_ideal:
+        return "—"
+    return f"{arm.prompt_tokens_computed / arm.prompt_tokens_ideal:.2f}"
 
 
 def _caption(result: BenchResult) -> str:
@@ -89,6 +115,10 @@ def _caption(result: BenchResult) -> str:
         notes.append("times are wall-clock seconds")
     else:
         notes.append(f"times are wall-clock seconds; engine and tools run at {result.speed:g}x speed")
+    if result.reps:
+        notes.append(f"medians and ranges of {len(result.reps)} repetitions")
+    if result.refused:
+        notes.append(result.refused)
     if result.partial:
         notes.append("PARTIAL: interrupted before the end")
     for arm in result.arms:

@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, replace
 
 from concur_agents.bench.distributions import Distribution, always
+from concur_agents.bench.recorder import SUB
 from concur_agents.errors import check_range
 
 _AT_ONCE = _NONE = always(0.0)
@@ -45,7 +46,7 @@ class Trajectory:
     @property
     def agent_id(self) -> str:
         """Its name in all arms."""
-        return f"{self.of}/sub-{self.index}" if self.of else f"agent-{self.index:05d}"
+        return f"{self.of}{SUB}{self.index}" if self.of else f"agent-{self.index:05d}"
 
     @property
     def calls(self) -> int:

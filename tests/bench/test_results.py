@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from concur_agents.bench.recorder import Recorder, percentile
-from concur_agents.bench.results import BenchResult, EngineTotals, arm_result
-from concur_agents.bench.tables import results_table, seconds, tokens
+from concur_agents.bench.recorder import Life, Recorder, jain, percentile
+from concur_agents.bench.results import BenchResult, EngineTotals, arm_result, median_arms
+from concur_agents.bench.tables import agents_table, results_table, seconds, tokens
 from concur_agents.events import Finished, Granted, Paused, Queued, Refused, StepEnded, Tick
+from concur_agents.ledger import Revisits
 from concur_agents.lifecycle import Outcome, PauseReason
+from concur_agents.policies import Unlimited
+from concur_agents.regulator import Regulator
 from concur_agents.signals import Signals, Window
 from tests.bench.rendering import rendered
 
 TOTALS = EngineTotals(hit_tokens=750.0, query_tokens=1000.0, preemptions=2.0)
+
+
+SEEN = replace(
+    Regulator(Unlimited()).snapshot(), revisits=Revisits(hit_tokens=640, tokens=800), shared_prefix_tokens=0
+)
 
 
 def recorded(*events, started_at=0.0):
@@ -69,6 +78,39 @@ class TestRecorder:
         assert recorder.agent_seconds == []
         assert (recorder.ended[Outcome.FAILED], recorder.ended[Outcome.CANCELLED]) == (1, 1)
 
+    def test_sub_agents_are_no_agents_but_their_calls_count(self):
+        recorder = recorded(
+            Granted(1.0, "agent-1", 1, waited=0.0),
+            StepEnded(2.0, "agent-1", tokens=10),
+            Granted(2.0, "agent-1/0/sub-0", 2, waited=0.0),
+            StepEnded(5.0, "agent-1/0/sub-0", tokens=10),
+            Finished(5.0, "agent-1/0/sub-0", Outcome.COMPLETED),
+            Finished(6.0, "agent-1", Outcome.COMPLETED),
+        )
+        assert recorder.ended[Outcome.COMPLETED] == 1
+        assert list(recorder.agents) == ["agent-1"]
+        assert (recorder.contexts, recorder.steps) == (2, 2)
+
+    def test_the_engine_is_idle_while_no_call_is_in_flight(self):
+        recorder = recorded(
+            Granted(2.0, "a", 1, waited=1.0),
+            Granted(3.0, "b", 2, waited=1.0),
+            StepEnded(4.0, "a", tokens=10),
+            Finished(6.0, "b", Outcome.FAILED),  # its call failed: no step ended
+            Granted(9.0, "a", 3, waited=0.0),
+        )
+        assert recorder.idle_seconds(9.0) == 2.0 + 3.0
+
+    def test_fairness_is_about_waiting_alike(self):
+        alike = recorded(
+            *(Granted(5.0, name, ticket, waited=5.0) for ticket, name in enumerate("abcd")),
+            *(Finished(10.0, name, Outcome.COMPLETED) for name in "abcd"),
+        )
+        assert jain([life.free for life in alike.agents.values()]) == pytest.approx(1.0)
+        assert jain([1.0, 0.0, 0.0, 0.0]) == 0.25
+        assert jain([]) is None
+        assert Life(0.0).free == 0.0
+
     def test_samples_are_relative_to_the_start(self):
         signals = Signals(at=107.0, window=Window(agents=8), usage=0.5, active=7, paused=2, waiting=3)
         (sample,) = recorded(Tick(107.0, signals, Window(agents=4)), started_at=100.0).samples
@@ -97,7 +139,7 @@ def arm(name, ended_at, *, partial=False):
         Finished(ended_at, "a", Outcome.COMPLETED),
         Tick(ended_at + 5, Signals(at=ended_at + 5, window=Window()), Window()),
     )
-    return arm_result(name, recorder, TOTALS, 0.8, partial=partial)
+    return arm_result(name, recorder, TOTALS, SEEN, partial=partial)
 
 
 class TestResult:
@@ -137,12 +179,41 @@ class TestResult:
             "hit_rate": 0.75,
             "revisit_hit_rate": 0.8,
             "prompt_tokens_computed": 250,
+            "prompt_tokens_ideal": 200,
+            "fairness": 1.0,
+            "idle_share": 0.975,
+            "agent_ends": {"a": 40.0},
             "pauses": 0,
             "wait_p99_seconds": 1.0,
         }
         row = result["arms"][1]
         assert {key: row[key] for key in promised} == promised
         assert "samples" not in row
+
+    def test_repetitions_show_medians_and_ranges(self):
+        reps = tuple((arm("none", slow), arm("law", fast)) for slow, fast in ((100, 40), (90, 30), (110, 50)))
+        result = self.bench(*median_arms(reps), reps=reps)
+        assert [a.seconds for a in result.arms] == [100, 40]
+        assert result.speedup(result.arms[1]) == 2.5
+        row = json.loads(json.dumps(result.as_json()))
+        assert row["arms"][1]["seconds_range"] == [30, 50]
+        assert row["arms"][1]["speedup_range"] == [2.2, 3.0]
+        assert [[one["seconds"] for one in rep] for rep in row["reps"]] == [[100, 40], [90, 30], [110, 50]]
+        text = rendered(results_table(result))
+        assert "30-50" in text
+        assert "2.20-3.00" in text
+
+    def test_what_was_cut_short_is_in_no_median(self):
+        reps = ((arm("none", 100.0), arm("law", 40.0)), (arm("none", 90.0), arm("law", 5.0, partial=True)))
+        result = self.bench(*median_arms(reps), reps=reps)
+        assert result.partial
+        assert result.arm("law").seconds == 40.0
+        assert result.speedups("law") == [2.5]
+
+    def test_agents_are_shown_too(self):
+        text = rendered(agents_table(self.bench(arm("none", 100.0), arm("law", 40.0))), width=80)
+        assert "…" not in text
+        assert "fair-" in text
 
     def test_the_table_says_what_is_partial_or_failed(self):
         text = rendered(results_table(self.bench(arm("none", 100.0), arm("aimd", 40.0, partial=True))))
